@@ -1,0 +1,1 @@
+//! The commands. Must not hold logic that the daemon needs.

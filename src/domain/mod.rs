@@ -1,0 +1,9 @@
+//! Decisions as functions of values. Must not know sockets, tasks, clocks, randomness or globals.
+
+pub mod align;
+pub mod append;
+pub mod plan;
+pub mod retry;
+pub mod state;
+pub mod status;
+pub mod types;

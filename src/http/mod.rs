@@ -1,0 +1,1 @@
+//! The HTTP endpoint for people and Prometheus. Must not change anything.

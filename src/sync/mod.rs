@@ -1,0 +1,1 @@
+//! What surrounds the records: topics and their configs. Must not touch record data.

@@ -1,0 +1,1 @@
+//! Compares two clusters record by record. Must not change anything on either.

@@ -1,0 +1,8 @@
+//! Bytes to values and back. Must not know sockets or tasks, and never sizes an allocation from a number it read.
+
+pub mod api;
+pub mod batch;
+pub mod bounded;
+pub mod error_code;
+pub mod frame;
+pub mod records;
