@@ -365,3 +365,315 @@ pub(super) fn write_header(header: &BatchHeader, payload: &[u8]) -> Bytes {
     bytes.put_slice(&covered);
     bytes.freeze()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::types::Codec;
+    use crate::wire::encode::{BatchOptions, encode_batch};
+    use crate::wire::records::Records;
+    use crate::wire::records::tests::{fixture, same_records, some_records};
+
+    const LIMIT: usize = 1 << 20;
+
+    fn walk(bytes: Bytes) -> (Vec<RawBatch>, Option<BatchError>, Option<CutOff>) {
+        let mut batches = Batches::new(bytes, LIMIT);
+        let mut good = Vec::new();
+        let mut bad = None;
+        for item in batches.by_ref() {
+            assert!(bad.is_none(), "an error is the last item");
+            match item {
+                Ok(batch) => good.push(batch),
+                Err(error) => bad = Some(error),
+            }
+        }
+        (good, bad, batches.cut_off())
+    }
+
+    fn plain(base_offset: i64) -> Bytes {
+        encode_batch(
+            &some_records(base_offset, 3),
+            base_offset,
+            &BatchOptions::plain(Codec::None),
+        )
+        .unwrap()
+    }
+
+    /// Replaces bytes, then makes the CRC right again.
+    fn patched(batch: &Bytes, at: usize, with: &[u8]) -> Bytes {
+        let mut bytes = batch.to_vec();
+        bytes[at..at + with.len()].copy_from_slice(with);
+        let crc = crc32c::crc32c(&bytes[CRC_START..]);
+        bytes[BYTES_TO_MAGIC..CRC_START].copy_from_slice(&crc.to_be_bytes());
+        bytes.into()
+    }
+
+    #[test]
+    fn fixtures_that_a_walk_accepts() {
+        // name, base offset, end offset, record count, attributes
+        for (name, base, end, count, attributes) in [
+            ("F01_gap_inside_batch", 0, 4, 2, 0x00),
+            ("F02_empty_batch", 10, 15, 0, 0x00),
+            ("F03_control_abort", 20, 21, 1, 0x30),
+            ("F04_control_commit", 21, 22, 1, 0x30),
+            ("F06_dup_headers", 40, 41, 1, 0x00),
+            ("F07_null_vs_empty_header", 50, 53, 3, 0x00),
+            ("F08_ts_delta_over_i32", 60, 62, 2, 0x00),
+            ("F09_log_append_time", 70, 72, 2, 0x08),
+            ("F13_num_headers_huge", 110, 111, 1, 0x00),
+            ("F18_codec_unknown_7", 150, 151, 1, 0x07),
+            ("F19_gzip_two_members", 160, 162, 2, 0x01),
+            ("F20_snappy_xerial_two_blocks", 170, 172, 2, 0x02),
+        ] {
+            let bytes = fixture(name);
+            let (good, bad, cut) = walk(bytes.clone());
+            assert_eq!((bad, cut), (None, None), "{name}");
+            assert_eq!(good.len(), 1, "{name}");
+            let header = good[0].header;
+            assert_eq!(
+                (
+                    header.base_offset,
+                    header.end_offset(),
+                    header.record_count,
+                    header.attributes
+                ),
+                (base, end, count, attributes),
+                "{name}"
+            );
+            assert_eq!(header.size_bytes, bytes.len(), "{name}");
+            assert_eq!(good[0].bytes, bytes, "{name}");
+            assert_eq!(good[0].crc().to_be_bytes(), bytes[17..21], "{name}");
+        }
+    }
+
+    #[test]
+    fn fixtures_that_a_walk_refuses() {
+        let count = |record_count, payload_bytes| BatchFault::RecordCount {
+            record_count,
+            last_offset_delta: 0,
+            payload_bytes,
+        };
+        for (name, base_offset, fault) in [
+            (
+                "F11_bad_crc",
+                90,
+                BatchFault::Crc {
+                    stored: 0xe99b_8dd9,
+                    computed: 0xe99b_8dd8,
+                },
+            ),
+            ("F12_count_i32max", 100, count(i32::MAX, 1)),
+            ("F14_negative_count", 120, count(-2, 0)),
+            (
+                "F15_negative_batch_len",
+                130,
+                BatchFault::Length { length: -1 },
+            ),
+            ("F16_magic3", 80, BatchFault::UnknownFormat { magic: 3 }),
+        ] {
+            // A good batch in front is still yielded, and nothing behind the bad one is.
+            let front = plain(5);
+            let position = front.len();
+            let (good, bad, cut) = walk([front, fixture(name), plain(1000)].concat().into());
+            assert_eq!(good.len(), 1, "{name}");
+            assert_eq!(
+                bad,
+                Some(BatchError {
+                    base_offset,
+                    position,
+                    fault
+                }),
+                "{name}"
+            );
+            assert_eq!(cut, None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_cut_off_last_batch_is_no_error() {
+        let bytes = fixture("F17_partial_trailing");
+        let (good, bad, cut) = walk(bytes.clone());
+        assert_eq!((good.len(), bad), (1, None));
+        assert_eq!(good[0].header.end_offset(), 141);
+        let available_bytes = bytes.len() - good[0].bytes.len();
+        assert_eq!(
+            cut,
+            Some(CutOff {
+                available_bytes,
+                wanted_bytes: Some(0x7c + 12)
+            })
+        );
+    }
+
+    #[test]
+    fn message_sets_of_older_formats_are_named() {
+        // offset 7, size 20 (smaller than a header of format 2), CRC, magic
+        for magic in [0_i8, 1] {
+            let mut bytes = BytesMut::new();
+            bytes.put_i64(7);
+            bytes.put_i32(20);
+            bytes.put_i32(0);
+            bytes.put_i8(magic);
+            bytes.put_bytes(0, 15);
+            let (good, bad, _) = walk([bytes.freeze(), plain(8)].concat().into());
+            assert!(good.is_empty());
+            let error = bad.unwrap();
+            assert_eq!(error.fault, BatchFault::LegacyFormat { magic });
+            assert_eq!(error.base_offset, 7);
+            assert!(
+                error
+                    .to_string()
+                    .contains(&format!("record format {magic} not supported"))
+            );
+        }
+    }
+
+    #[test]
+    fn impossible_headers_under_a_right_crc() {
+        let batch = plain(5);
+        let offsets = |base_offset, last_offset_delta| BatchFault::Offsets {
+            base_offset,
+            last_offset_delta,
+        };
+        let payload_bytes = batch.len() - HEADER_BYTES;
+        let count = |record_count, last_offset_delta| BatchFault::RecordCount {
+            record_count,
+            last_offset_delta,
+            payload_bytes,
+        };
+        let many = patched(&batch, 23, &99_999_i32.to_be_bytes());
+        for (bytes, fault) in [
+            (patched(&batch, 0, &(-1_i64).to_be_bytes()), offsets(-1, 2)),
+            (
+                patched(&batch, 0, &(i64::MAX - 2).to_be_bytes()),
+                offsets(i64::MAX - 2, 2),
+            ),
+            (patched(&batch, 23, &(-1_i32).to_be_bytes()), offsets(5, -1)),
+            (patched(&batch, 57, &4_i32.to_be_bytes()), count(4, 2)),
+            (
+                patched(&many, 57, &100_000_i32.to_be_bytes()),
+                count(100_000, 99_999),
+            ),
+            (
+                patched(&batch, 8, &48_i32.to_be_bytes()),
+                BatchFault::Length { length: 48 },
+            ),
+            (
+                patched(&batch, 8, &13_i32.to_be_bytes()),
+                BatchFault::Length { length: 13 },
+            ),
+        ] {
+            assert_eq!(walk(bytes).1.unwrap().fault, fault);
+        }
+        let size_bytes = batch.len();
+        let mut small = Batches::new(batch.slice(..30), size_bytes - 1);
+        assert_eq!(
+            small.next().unwrap().unwrap_err().fault,
+            BatchFault::TooLarge {
+                size_bytes,
+                limit_bytes: size_bytes - 1
+            }
+        );
+        assert_eq!(small.next(), None);
+    }
+
+    #[test]
+    fn a_stamp_on_a_delete_horizon_keeps_the_times() {
+        let records = some_records(100, 4);
+        let options = BatchOptions {
+            flags: BatchHeader::DELETE_HORIZON | BatchHeader::TRANSACTIONAL,
+            base_timestamp: Some(9_999_999),
+            ..BatchOptions::plain(Codec::Lz4)
+        };
+        let batch = walk(encode_batch(&records, 100, &options).unwrap())
+            .0
+            .remove(0);
+        let stamp = ProducerStamp {
+            producer_id: ProducerId(7),
+            producer_epoch: ProducerEpoch(3),
+            base_sequence: Sequence(11),
+        };
+        let rewritten = walk(rewrite_header(&batch, &stamp).concat().into())
+            .0
+            .remove(0);
+        assert_eq!(rewritten.header.attributes, 3);
+        let times = |batch| {
+            Records::new(batch, LIMIT)
+                .unwrap()
+                .map(|r| r.unwrap().timestamp)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            times(&rewritten),
+            records.iter().map(|r| r.timestamp).collect::<Vec<_>>()
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_cut_anywhere_yields_the_whole_batches(counts in prop::collection::vec(0_usize..5, 1..6), cut in 0.0..1.0_f64) {
+            let mut all = Vec::new();
+            let mut ends = Vec::new();
+            let mut offset = 0;
+            for count in counts {
+                let options = BatchOptions { last_offset_delta: Some(9), ..BatchOptions::plain(Codec::None) };
+                all.extend_from_slice(&encode_batch(&some_records(offset, count), offset, &options).unwrap());
+                ends.push(all.len());
+                offset += 10;
+            }
+            let cut = (0..=all.len()).rev().find(|n| f64::from(u32::try_from(*n).unwrap()) <= cut * f64::from(u32::try_from(all.len()).unwrap())).unwrap();
+            let (good, bad, cut_off) = walk(Bytes::copy_from_slice(&all[..cut]));
+            prop_assert_eq!(bad, None);
+            let whole: Vec<_> = ends.iter().filter(|end| **end <= cut).collect();
+            prop_assert_eq!(good.len(), whole.len());
+            let done = whole.last().map_or(0, |end| **end);
+            let expected = (done < cut).then(|| CutOff {
+                available_bytes: cut - done,
+                wanted_bytes: (cut - done >= 12).then(|| ends[whole.len()] - done),
+            });
+            prop_assert_eq!(cut_off, expected);
+        }
+
+        #[test]
+        fn a_new_header_changes_only_what_it_should(
+            count in 1_usize..20, producer_id in 0_i64.., epoch in 0_i16.., sequence in 0_i32..,
+            codec in crate::wire::records::tests::any_codec(),
+        ) {
+            let options = BatchOptions {
+                flags: BatchHeader::TRANSACTIONAL,
+                partition_leader_epoch: LeaderEpoch(5),
+                producer_id: ProducerId(1),
+                ..BatchOptions::plain(codec)
+            };
+            let bytes = encode_batch(&some_records(500, count), 500, &options).unwrap();
+            let batch = walk(bytes.clone()).0.remove(0);
+            let stamp = ProducerStamp {
+                producer_id: ProducerId(producer_id),
+                producer_epoch: ProducerEpoch(epoch),
+                base_sequence: Sequence(sequence),
+            };
+            let [header, payload] = rewrite_header(&batch, &stamp);
+            prop_assert_eq!(payload.as_ptr(), batch.bytes[HEADER_BYTES..].as_ptr(), "the payload was copied");
+            let (good, bad, cut) = walk([header, payload].concat().into());
+            prop_assert_eq!((bad, cut), (None, None));
+            let new = good[0].header;
+            prop_assert_eq!(new, BatchHeader {
+                base_offset: 0,
+                partition_leader_epoch: LeaderEpoch::NONE,
+                attributes: batch.header.attributes & 7,
+                producer_id: ProducerId(producer_id),
+                producer_epoch: ProducerEpoch(epoch),
+                base_sequence: sequence,
+                ..batch.header
+            });
+            prop_assert_eq!(same_records(&good[0], 500), same_records(&batch, 0));
+        }
+
+        #[test]
+        fn any_bytes_are_walked_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            walk(bytes.into());
+        }
+    }
+}

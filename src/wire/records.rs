@@ -447,3 +447,534 @@ fn snappy_block(block: &[u8], out: &mut Vec<u8>, max_bytes: usize) -> Result<(),
     out.truncate(start.saturating_add(written));
     Ok(())
 }
+
+#[cfg(test)]
+pub(in crate::wire) mod tests {
+    use std::io::Write;
+
+    use bytes::{BufMut, BytesMut};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::types::{LeaderEpoch, ProducerEpoch, ProducerId};
+    use crate::wire::batch::{Batches, HEADER_BYTES, write_header};
+    use crate::wire::encode::{BatchOptions, encode_batch};
+
+    const LIMIT: usize = 1 << 20;
+
+    pub(in crate::wire) fn fixture(name: &str) -> Bytes {
+        let line = include_str!("../../tests/data/batches-open.hex")
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+            .unwrap_or_else(|| panic!("no fixture {name}"));
+        let digits = line.trim().as_bytes().chunks(2);
+        digits
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+            .collect()
+    }
+
+    pub(in crate::wire) fn some_records(base_offset: i64, count: usize) -> Vec<Record> {
+        (0..i64::try_from(count).unwrap())
+            .map(|n| Record {
+                offset: base_offset + n,
+                timestamp: 1_700_000_000_000 - n,
+                key: (n % 2 == 0).then(|| Bytes::from(format!("key {n}"))),
+                value: (n % 3 != 0)
+                    .then(|| Bytes::from(vec![b'v'; usize::try_from(n).unwrap() * 10])),
+                headers: vec![
+                    Header {
+                        key: Bytes::from_static(b"h"),
+                        value: None
+                    };
+                    usize::try_from(n % 3).unwrap()
+                ],
+            })
+            .collect()
+    }
+
+    /// The records with their offsets moved up by `shift`.
+    pub(in crate::wire) fn same_records(batch: &RawBatch, shift: i64) -> Vec<Record> {
+        let moved = |record: Record| Record {
+            offset: record.offset + shift,
+            ..record
+        };
+        Records::new(batch, LIMIT)
+            .unwrap()
+            .map(|record| moved(record.unwrap()))
+            .collect()
+    }
+
+    pub(in crate::wire) fn any_codec() -> impl Strategy<Value = Codec> {
+        prop::sample::select(vec![
+            Codec::None,
+            Codec::Gzip,
+            Codec::Snappy,
+            Codec::Lz4,
+            Codec::Zstd,
+        ])
+    }
+
+    fn only(bytes: Bytes) -> RawBatch {
+        let mut batches = Batches::new(bytes, usize::MAX);
+        let batch = batches.next().unwrap().unwrap();
+        assert!(batches.next().is_none());
+        batch
+    }
+
+    fn decode(bytes: Bytes) -> Result<Vec<Record>, RecordsError> {
+        Records::new(&only(bytes), LIMIT)?.collect()
+    }
+
+    /// A batch whose payload is given as it shall stand there.
+    fn with_payload(codec: i16, record_count: i32, payload: &[u8]) -> RawBatch {
+        let header = BatchHeader {
+            base_offset: 0,
+            partition_leader_epoch: LeaderEpoch::NONE,
+            attributes: codec,
+            last_offset_delta: record_count.max(1) - 1,
+            base_timestamp: 1_700_000_000_000,
+            max_timestamp: 1_700_000_000_000,
+            producer_id: ProducerId::NONE,
+            producer_epoch: ProducerEpoch(-1),
+            base_sequence: -1,
+            record_count,
+            size_bytes: HEADER_BYTES + payload.len(),
+        };
+        only([&write_header(&header, payload), payload].concat().into())
+    }
+
+    fn plain_payload(records: &[Record]) -> Bytes {
+        only(encode_batch(records, 0, &BatchOptions::plain(Codec::None)).unwrap()).payload()
+    }
+
+    fn text(bytes: &Option<Bytes>) -> Option<&str> {
+        bytes
+            .as_ref()
+            .map(|bytes| std::str::from_utf8(bytes).unwrap())
+    }
+
+    #[test]
+    fn fixtures_with_plain_records() {
+        const T: i64 = 1_700_000_000_000;
+        for (name, expected) in [
+            (
+                "F01_gap_inside_batch",
+                vec![(0, T, Some("a"), Some("1")), (2, T, Some("c"), Some("3"))],
+            ),
+            ("F02_empty_batch", vec![]),
+            (
+                "F08_ts_delta_over_i32",
+                vec![
+                    (60, 0, Some("k"), Some("v0")),
+                    (61, 1_787_086_231_121, Some("k"), Some("v1")),
+                ],
+            ),
+            (
+                "F09_log_append_time",
+                vec![
+                    (70, T + 999_000, Some("k"), Some("v")),
+                    (71, T + 999_000, Some("k"), Some("v")),
+                ],
+            ),
+            (
+                "F19_gzip_two_members",
+                vec![
+                    (160, T, Some("k"), Some("v")),
+                    (161, T, Some("k"), Some("w")),
+                ],
+            ),
+            (
+                "F20_snappy_xerial_two_blocks",
+                vec![
+                    (170, T, Some("k"), Some("v0")),
+                    (171, T, Some("k"), Some("v1")),
+                ],
+            ),
+        ] {
+            let records = decode(fixture(name)).unwrap();
+            let seen: Vec<_> = records
+                .iter()
+                .map(|r| (r.offset, r.timestamp, text(&r.key), text(&r.value)))
+                .collect();
+            assert_eq!(seen, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn headers_keep_order_repeats_and_nulls() {
+        let list = |record: &Record| -> Vec<(String, Option<String>)> {
+            let owned = |b: &[u8]| String::from_utf8(b.to_vec()).unwrap();
+            record
+                .headers
+                .iter()
+                .map(|h| (owned(&h.key), h.value.as_deref().map(owned)))
+                .collect()
+        };
+        let pair = |k: &str, v: Option<&str>| (k.to_owned(), v.map(str::to_owned));
+
+        let repeated = decode(fixture("F06_dup_headers")).unwrap();
+        assert_eq!(
+            list(&repeated[0]),
+            [
+                pair("x-tag", Some("tag1")),
+                pair("x-tag", Some("tag2")),
+                pair("other", Some("o"))
+            ]
+        );
+
+        let nulls = decode(fixture("F07_null_vs_empty_header")).unwrap();
+        assert_eq!(list(&nulls[0]), [pair("n", None), pair("e", Some(""))]);
+        let key_value: Vec<_> = nulls
+            .iter()
+            .map(|r| (text(&r.key), text(&r.value)))
+            .collect();
+        assert_eq!(
+            key_value,
+            [(Some("k"), Some("v")), (None, Some("")), (Some(""), None)]
+        );
+    }
+
+    #[test]
+    fn control_records_are_read_as_bytes() {
+        for (name, kind) in [("F03_control_abort", 0_u8), ("F04_control_commit", 1)] {
+            let records = decode(fixture(name)).unwrap();
+            assert_eq!(records.len(), 1, "{name}");
+            assert_eq!(
+                records[0].key.as_deref(),
+                Some(&[0, 0, 0, kind][..]),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn fixtures_that_cannot_be_decoded() {
+        let error = decode(fixture("F13_num_headers_huge")).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                RecordsError::Malformed {
+                    base_offset: 110,
+                    index: 0,
+                    fault: RecordFault::HeaderCount {
+                        count: 1_073_741_823
+                    }
+                }
+            ),
+            "{error}"
+        );
+        let error = decode(fixture("F18_codec_unknown_7")).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                RecordsError::UnknownCodec {
+                    base_offset: 150,
+                    codec: 7
+                }
+            ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn framings_of_other_writers() {
+        let records = some_records(0, 40);
+        let count = 40;
+        let plain = plain_payload(&records);
+        let (front, back) = plain.split_at(plain.len() / 2);
+
+        let snappy = |block: &[u8]| snap::raw::Encoder::new().compress_vec(block).unwrap();
+        let xerial = |version: i32, blocks: &[&[u8]]| {
+            let mut out = BytesMut::new();
+            out.put_slice(&XERIAL_MAGIC);
+            out.put_i32(version);
+            out.put_i32(1);
+            for block in blocks {
+                let block = snappy(block);
+                out.put_i32(i32::try_from(block.len()).unwrap());
+                out.put_slice(&block);
+            }
+            out.to_vec()
+        };
+        let lz4 = |block: &[u8], mode, size| {
+            let info = lz4_flex::frame::FrameInfo::new()
+                .block_mode(mode)
+                .block_size(size)
+                .content_checksum(true);
+            let mut encoder = lz4_flex::frame::FrameEncoder::with_frame_info(info, Vec::new());
+            encoder.write_all(block).unwrap();
+            encoder.finish().unwrap()
+        };
+        use lz4_flex::frame::{BlockMode, BlockSize};
+        let zstd = |block: &[u8]| zstd::stream::encode_all(block, 22).unwrap();
+        for (codec, payload) in [
+            (2, snappy(&plain)),
+            (2, xerial(1, &[front, back])),
+            (2, xerial(2, &[front, back])),
+            (2, [xerial(1, &[front]), xerial(1, &[back])].concat()),
+            (3, lz4(&plain, BlockMode::Linked, BlockSize::Max64KB)),
+            (
+                3,
+                [
+                    lz4(front, BlockMode::Independent, BlockSize::Max4MB),
+                    lz4(back, BlockMode::Linked, BlockSize::Max64KB),
+                ]
+                .concat(),
+            ),
+            (4, zstd(&plain)),
+            (4, [zstd(front), zstd(back)].concat()),
+        ] {
+            let batch = with_payload(codec, count, &payload);
+            let read: Vec<_> = Records::new(&batch, LIMIT)
+                .unwrap()
+                .map(|r| (r.as_ref().unwrap().key.clone(), r.unwrap().value))
+                .collect();
+            let written: Vec<_> = records
+                .iter()
+                .map(|r| (r.key.clone(), r.value.clone()))
+                .collect();
+            assert_eq!(read, written);
+        }
+        let version_0 = with_payload(2, count, &xerial(0, &[&plain]));
+        assert!(matches!(
+            Records::new(&version_0, LIMIT),
+            Err(RecordsError::Decompress { .. })
+        ));
+    }
+
+    #[test]
+    fn a_bomb_stops_at_the_limit() {
+        let bomb = vec![Record {
+            offset: 0,
+            timestamp: 0,
+            key: None,
+            value: Some(Bytes::from(vec![0; 16 << 20])),
+            headers: Vec::new(),
+        }];
+        for codec in [Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd] {
+            let batch = only(encode_batch(&bomb, 0, &BatchOptions::plain(codec)).unwrap());
+            let error = Records::new(&batch, LIMIT).unwrap_err();
+            assert!(
+                matches!(error, RecordsError::TooLarge { limit: LIMIT, .. }),
+                "{codec:?}: {error}"
+            );
+            assert_eq!(Records::new(&batch, 17 << 20).unwrap().count(), 1);
+        }
+        // 4 GiB claimed in five bytes
+        let lying = with_payload(2, 1, &[0xff, 0xff, 0xff, 0xff, 0x0f]);
+        assert!(matches!(
+            Records::new(&lying, usize::MAX),
+            Err(RecordsError::Decompress { .. })
+        ));
+        // many empty headers cost more memory than bytes
+        let header = Header {
+            key: Bytes::new(),
+            value: None,
+        };
+        let wide = vec![Record {
+            headers: vec![header; 100_000],
+            value: None,
+            ..bomb[0].clone()
+        }];
+        let error =
+            decode(encode_batch(&wide, 0, &BatchOptions::plain(Codec::Gzip)).unwrap()).unwrap_err();
+        assert!(matches!(error, RecordsError::TooLarge { .. }), "{error}");
+    }
+
+    #[test]
+    fn malformed_records_are_named() {
+        // length, attributes, timestamp delta, offset delta, key, value, header count
+        let good = [12, 0, 0, 0, 1, 1, 0];
+        let fault = |payload: &[u8], count| {
+            let batch = with_payload(0, count, payload);
+            match Records::new(&batch, LIMIT)
+                .unwrap()
+                .collect::<Result<Vec<_>, _>>()
+            {
+                Ok(_) => None,
+                Err(RecordsError::Malformed { fault, .. }) => Some(fault),
+                Err(other) => panic!("{other}"),
+            }
+        };
+        assert_eq!(fault(&good, 1), None);
+        assert_eq!(
+            fault(&[&good[..], &[9]].concat(), 1),
+            Some(RecordFault::Surplus { bytes: 1 })
+        );
+        assert_eq!(
+            fault(&[14, 0, 0, 0, 1, 1, 0, 0], 1),
+            Some(RecordFault::Surplus { bytes: 1 })
+        );
+        assert_eq!(fault(&[14, 0, 0, 0, 1, 1, 0], 1), Some(RecordFault::CutOff));
+        assert_eq!(
+            fault(&[12, 0, 0, 2, 1, 1, 0], 1),
+            Some(RecordFault::OffsetDelta { delta: 1 })
+        );
+        assert_eq!(
+            fault(&[good, good].concat(), 2),
+            Some(RecordFault::OffsetDelta { delta: 0 })
+        );
+        assert_eq!(
+            fault(&[12, 0, 0, 0, 3, 1, 0], 1),
+            Some(RecordFault::Length { length: -2 })
+        );
+        assert_eq!(
+            fault(&[1, 0, 0, 0, 1, 1, 0], 1),
+            Some(RecordFault::Length { length: -1 })
+        );
+        assert_eq!(
+            fault(&[12, 0, 0, 0, 1, 1, 1], 1),
+            Some(RecordFault::HeaderCount { count: -1 })
+        );
+        assert_eq!(
+            fault(&[255, 255, 255, 255, 255, 0, 0], 1),
+            Some(RecordFault::Varint)
+        );
+    }
+
+    /// Another implementation reads what we write and we read what it writes, within what it gets right.
+    #[test]
+    fn agrees_with_kafka_protocol_on_plain_records() {
+        use kafka_protocol::records::{
+            Compression, RecordBatchDecoder, RecordBatchEncoder, RecordEncodeOptions, TimestampType,
+        };
+        let records: Vec<_> = some_records(0, 30)
+            .into_iter()
+            .map(|record| Record {
+                headers: record.headers.into_iter().take(1).collect(),
+                ..record
+            })
+            .collect();
+        let theirs: Vec<_> = records
+            .iter()
+            .map(|r| kafka_protocol::records::Record {
+                transactional: false,
+                control: false,
+                delete_horizon: false,
+                partition_leader_epoch: -1,
+                producer_id: -1,
+                producer_epoch: -1,
+                timestamp_type: TimestampType::Creation,
+                offset: r.offset,
+                sequence: i32::try_from(r.offset).unwrap() - 1,
+                timestamp: r.timestamp,
+                key: r.key.clone(),
+                value: r.value.clone(),
+                headers: r
+                    .headers
+                    .iter()
+                    .map(|h| {
+                        (
+                            std::str::from_utf8(&h.key).unwrap().to_owned().into(),
+                            h.value.clone(),
+                        )
+                    })
+                    .collect(),
+            })
+            .collect();
+        let mut encoded = BytesMut::new();
+        let options = RecordEncodeOptions {
+            version: 2,
+            compression: Compression::None,
+        };
+        RecordBatchEncoder::encode(&mut encoded, &theirs, &options).unwrap();
+        assert_eq!(decode(encoded.freeze()).unwrap(), records);
+
+        let mut ours = encode_batch(&records, 0, &BatchOptions::plain(Codec::None)).unwrap();
+        let read = RecordBatchDecoder::decode(&mut ours).unwrap().records;
+        let fields = |r: &kafka_protocol::records::Record| {
+            (
+                r.offset,
+                r.timestamp,
+                r.key.clone(),
+                r.value.clone(),
+                r.headers.clone(),
+            )
+        };
+        assert_eq!(
+            read.iter().map(fields).collect::<Vec<_>>(),
+            theirs.iter().map(fields).collect::<Vec<_>>()
+        );
+    }
+
+    fn any_bytes() -> impl Strategy<Value = Option<Bytes>> {
+        prop::option::of(prop::collection::vec(any::<u8>(), 0..40).prop_map(Bytes::from))
+    }
+
+    prop_compose! {
+        fn any_record()(
+            step in 1_i64..5,
+            timestamp in any::<i64>(),
+            key in any_bytes(),
+            value in any_bytes(),
+            headers in prop::collection::vec((any_bytes(), any_bytes()), 0..4),
+        ) -> (i64, Record) {
+            let headers = headers
+                .into_iter()
+                .map(|(key, value)| Header { key: key.unwrap_or_default(), value })
+                .collect();
+            (step, Record { offset: 0, timestamp, key, value, headers })
+        }
+    }
+
+    prop_compose! {
+        fn any_batch()(
+            base in 0_i64..i64::MAX - 1000,
+            records in prop::collection::vec(any_record(), 0..30),
+            codec in any_codec(),
+            tail in 0_i32..5,
+            base_timestamp in prop::option::of(any::<i64>()),
+        ) -> (Bytes, Vec<Record>) {
+            let mut offset = base - 1;
+            let records: Vec<_> = records
+                .into_iter()
+                .map(|(step, record)| {
+                    offset += step;
+                    Record { offset, ..record }
+                })
+                .collect();
+            let last = i32::try_from(offset.max(base) - base).unwrap() + tail;
+            let options = BatchOptions { last_offset_delta: Some(last), base_timestamp, ..BatchOptions::plain(codec) };
+            (encode_batch(&records, base, &options).unwrap(), records)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read((bytes, records) in any_batch()) {
+            prop_assert_eq!(decode(bytes).unwrap(), records);
+        }
+
+        #[test]
+        fn damage_behind_the_header_never_panics(
+            (bytes, _) in any_batch(),
+            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+            attributes in 0_i16..6,
+        ) {
+            let batch = only(bytes);
+            let mut payload = batch.payload().to_vec();
+            for (at, byte) in damage {
+                if !payload.is_empty() {
+                    let at = at.index(payload.len());
+                    payload[at] = byte;
+                }
+            }
+            let header = BatchHeader { attributes, ..batch.header };
+            let size_bytes = HEADER_BYTES + payload.len();
+            let bytes = [&write_header(&header, &payload)[..], &payload].concat().into();
+            let damaged = RawBatch { header: BatchHeader { size_bytes, ..header }, bytes };
+            if let Ok(records) = Records::new(&damaged, LIMIT) {
+                prop_assert!(records.rest.len() <= LIMIT);
+                records.for_each(drop);
+            }
+        }
+
+        #[test]
+        fn numbers_of_any_size_are_read_back(timestamp in any::<i64>(), base in any::<i64>()) {
+            let record = Record { offset: 3, timestamp, key: None, value: None, headers: Vec::new() };
+            let options = BatchOptions { base_timestamp: Some(base), ..BatchOptions::plain(Codec::None) };
+            let bytes = encode_batch(std::slice::from_ref(&record), 3, &options).unwrap();
+            prop_assert_eq!(decode(bytes).unwrap(), vec![record]);
+        }
+    }
+}
