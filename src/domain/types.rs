@@ -62,6 +62,11 @@ impl fmt::Display for ProducerEpoch {
 pub struct Sequence(pub i32);
 
 impl Sequence {
+    /// The sequence that a log without holes gives to the record at `offset`, if sequences began with offsets.
+    pub fn of_offset(offset: i64) -> Self {
+        Self(i32::try_from(offset.rem_euclid(i64::from(i32::MAX) + 1)).unwrap_or(0))
+    }
+
     /// The sequence `count` records further on.
     pub fn plus(self, count: u32) -> Self {
         let sum = (i64::from(self.0) + i64::from(count)) % (i64::from(i32::MAX) + 1);

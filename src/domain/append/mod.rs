@@ -19,6 +19,9 @@
 //!   somebody else in between makes the next Produce a refusal (45) or a repetition, never a wrong append.
 //! - Both are read under one leader epoch, confirmed before and after: a last sequence of a log whose tail an election then
 //!   took away would fit again as soon as a late request had grown the tail anew.
+//! - Where the broker does not know our producer, the first sequence is the offset itself (modulo 2^31). Sequences that began
+//!   at 0 again would repeat ranges of batches before the producer expired, and a leader that rebuilds its memory from the
+//!   log would take the new batch for the old one, forever.
 //! - A repetition is told by the log-append time of its answer (on a CreateTime topic -1 means "appended now") and looked at
 //!   before the base offset, which is an old one then.
 //! - The first batch after a resume goes alone. If a late request slipped in between the two reads, our first batch may have
@@ -208,7 +211,9 @@ pub enum AppendFailure {
         code: i16,
     },
     /// The producer id was fenced too often.
-    #[error("producer epoch {0} of this partition is used up; its producer id needs a new generation")]
+    #[error(
+        "producer epoch {0} of this partition is used up; its producer id needs a new generation"
+    )]
     EpochsUsedUp(i16),
 }
 
@@ -285,13 +290,22 @@ enum Phase {
     /// A pause before the next attempt.
     Pausing,
     /// Asks who leads, and where the log ends. If requests may have been left behind, the end must stand still.
-    Settling { last_end: Option<i64>, waiting: bool },
+    Settling {
+        last_end: Option<i64>,
+        waiting: bool,
+    },
     /// DescribeProducers is out; it must be answered under this leader epoch.
     ReadingProducer { leader_epoch: LeaderEpoch },
     /// ListOffsets is out.
-    ReadingEnd { leader_epoch: LeaderEpoch, entry: Option<ProducerEntry> },
+    ReadingEnd {
+        leader_epoch: LeaderEpoch,
+        entry: Option<ProducerEntry>,
+    },
     /// Both logs are being compared.
-    Comparing { entry: Option<ProducerEntry>, end: i64 },
+    Comparing {
+        entry: Option<ProducerEntry>,
+        end: i64,
+    },
     /// Batches may be offered.
     Ready,
     /// A hole is being filled up to `hole_end`.
@@ -411,7 +425,10 @@ impl AppendMachine {
         }
         let alone = !self.confirmed
             || self.is_old(batch, now_ms)
-            || self.in_flight.iter().any(|sent| self.is_old(&sent.span, now_ms));
+            || self
+                .in_flight
+                .iter()
+                .any(|sent| self.is_old(&sent.span, now_ms));
         !alone && self.in_flight.len() < self.config.max_in_flight
     }
 
@@ -439,20 +456,33 @@ impl AppendMachine {
         };
         self.next_sequence = self.next_sequence.plus(batch.count());
         self.cursor = batch.end_offset;
-        self.in_flight.push_back(InFlight { span: *batch, acknowledged: false });
+        self.in_flight.push_back(InFlight {
+            span: *batch,
+            acknowledged: false,
+        });
         Ok(send)
     }
 
     /// The answer to the batch that began at `first_offset`.
     pub fn answered(&mut self, first_offset: i64, answer: Answer) -> Effect {
-        let Some(at) = self.in_flight.iter().position(|sent| sent.span.first_offset == first_offset) else {
+        let Some(at) = self
+            .in_flight
+            .iter()
+            .position(|sent| sent.span.first_offset == first_offset)
+        else {
             return Effect::None;
         };
         match answer {
-            Answer::Appended { base_offset, repeated: false } if base_offset != first_offset => {
-                self.fail(AppendFailure::ForeignWriter { expected: first_offset, found: base_offset })
-            }
-            Answer::Appended { repeated: false, .. } => {
+            Answer::Appended {
+                base_offset,
+                repeated: false,
+            } if base_offset != first_offset => self.fail(AppendFailure::ForeignWriter {
+                expected: first_offset,
+                found: base_offset,
+            }),
+            Answer::Appended {
+                repeated: false, ..
+            } => {
                 if let Some(sent) = self.in_flight.get_mut(at) {
                     sent.acknowledged = true;
                 }
@@ -462,7 +492,10 @@ impl AppendMachine {
             Answer::Transient(code) => self.doubt(at, ResumeCause::Transient(code)),
             Answer::Refused(code) => {
                 if self.refused.is_none() {
-                    self.refused = Some(AppendFailure::Refused { offset: first_offset, code });
+                    self.refused = Some(AppendFailure::Refused {
+                        offset: first_offset,
+                        code,
+                    });
                 }
                 self.doubt(at, ResumeCause::Transient(code))
             }
@@ -502,22 +535,39 @@ impl AppendMachine {
         if self.fenced {
             return self.send_fillers(hole_end);
         }
-        self.phase = Phase::Filling { hole_end, step: FillStep::Checking { silent: false } };
+        self.phase = Phase::Filling {
+            hole_end,
+            step: FillStep::Checking { silent: false },
+        };
         Effect::ReadEnd
     }
 
     /// The answer to [`Effect::SendFillers`].
     pub fn filled(&mut self, answer: FillAnswer) -> Effect {
-        let Phase::Filling { hole_end, step: FillStep::Sent { fence } } = self.phase else {
+        let Phase::Filling {
+            hole_end,
+            step: FillStep::Sent { fence },
+        } = self.phase
+        else {
             return Effect::None;
         };
         match answer {
             FillAnswer::Written => {
-                let sent = if fence { 1 } else { self.filler_count(hole_end) };
-                self.phase = Phase::Filling { hole_end, step: FillStep::Counting { sent, fence } };
+                let sent = if fence {
+                    1
+                } else {
+                    self.filler_count(hole_end)
+                };
+                self.phase = Phase::Filling {
+                    hole_end,
+                    step: FillStep::Counting { sent, fence },
+                };
                 Effect::ReadEnd
             }
-            FillAnswer::Denied(code) => self.fail(AppendFailure::FillDenied { offset: self.cursor, code }),
+            FillAnswer::Denied(code) => self.fail(AppendFailure::FillDenied {
+                offset: self.cursor,
+                code,
+            }),
             FillAnswer::Error(_) | FillAnswer::Lost => {
                 self.left_behind = true;
                 self.doubt_fill()
@@ -530,29 +580,48 @@ impl AppendMachine {
         let Phase::ReadingProducer { leader_epoch } = self.phase else {
             return Effect::None;
         };
-        self.phase = Phase::ReadingEnd { leader_epoch, entry };
+        self.phase = Phase::ReadingEnd {
+            leader_epoch,
+            entry,
+        };
         Effect::ReadEnd
     }
 
     /// The answer to [`Effect::ReadEnd`].
     pub fn end_read(&mut self, end: EndRead) -> Effect {
         match self.phase.clone() {
-            Phase::Settling { last_end, waiting: false } => {
+            Phase::Settling {
+                last_end,
+                waiting: false,
+            } => {
                 if !self.left_behind || last_end == Some(end.log_end_offset) {
                     self.left_behind = false;
-                    self.phase = Phase::ReadingProducer { leader_epoch: end.leader_epoch };
+                    self.phase = Phase::ReadingProducer {
+                        leader_epoch: end.leader_epoch,
+                    };
                     return Effect::ReadProducer;
                 }
-                self.phase = Phase::Settling { last_end: Some(end.log_end_offset), waiting: true };
+                self.phase = Phase::Settling {
+                    last_end: Some(end.log_end_offset),
+                    waiting: true,
+                };
                 Effect::Wait(self.config.drain)
             }
-            Phase::ReadingEnd { leader_epoch, entry } => {
+            Phase::ReadingEnd {
+                leader_epoch,
+                entry,
+            } => {
                 // Between two leaders, or above the watermark, the entry and the end may belong to different logs.
                 if end.leader_epoch != leader_epoch || end.high_watermark < end.log_end_offset {
                     return self.pause();
                 }
-                self.phase = Phase::Comparing { entry, end: end.log_end_offset };
-                Effect::Compare { log_end_offset: end.log_end_offset }
+                self.phase = Phase::Comparing {
+                    entry,
+                    end: end.log_end_offset,
+                };
+                Effect::Compare {
+                    log_end_offset: end.log_end_offset,
+                }
             }
             Phase::Filling { hole_end, step } => self.end_read_while_filling(hole_end, step, end),
             Phase::Idle
@@ -568,12 +637,18 @@ impl AppendMachine {
     /// [`Effect::ReadProducer`] or [`Effect::ReadEnd`] could not be carried out.
     pub fn read_failed(&mut self) -> Effect {
         match self.phase {
-            Phase::Settling { .. } | Phase::ReadingProducer { .. } | Phase::ReadingEnd { .. } => self.pause(),
+            Phase::Settling { .. } | Phase::ReadingProducer { .. } | Phase::ReadingEnd { .. } => {
+                self.pause()
+            }
             Phase::Filling { .. } => {
                 self.left_behind = true;
                 self.doubt_fill()
             }
-            Phase::Idle | Phase::Answers | Phase::Pausing | Phase::Comparing { .. } | Phase::Ready => Effect::None,
+            Phase::Idle
+            | Phase::Answers
+            | Phase::Pausing
+            | Phase::Comparing { .. }
+            | Phase::Ready => Effect::None,
         }
     }
 
@@ -581,12 +656,24 @@ impl AppendMachine {
     pub fn waited(&mut self) -> Effect {
         match self.phase {
             Phase::Pausing => self.resume(),
-            Phase::Settling { last_end, waiting: true } => {
-                self.phase = Phase::Settling { last_end, waiting: false };
+            Phase::Settling {
+                last_end,
+                waiting: true,
+            } => {
+                self.phase = Phase::Settling {
+                    last_end,
+                    waiting: false,
+                };
                 Effect::ReadEnd
             }
-            Phase::Filling { hole_end, step: FillStep::Silence } => {
-                self.phase = Phase::Filling { hole_end, step: FillStep::Checking { silent: true } };
+            Phase::Filling {
+                hole_end,
+                step: FillStep::Silence,
+            } => {
+                self.phase = Phase::Filling {
+                    hole_end,
+                    step: FillStep::Checking { silent: true },
+                };
                 Effect::ReadEnd
             }
             Phase::Idle
@@ -610,8 +697,10 @@ impl AppendMachine {
                 self.known = entry.is_some();
                 self.confirmed = false;
                 self.epoch = entry.map_or(ProducerEpoch(0), |entry| entry.epoch);
-                self.next_sequence =
-                    entry.and_then(|entry| entry.last_sequence).map_or(Sequence(0), |last| last.plus(1));
+                self.next_sequence = match entry {
+                    None => Sequence::of_offset(end),
+                    Some(entry) => entry.last_sequence.map_or(Sequence(0), |last| last.plus(1)),
+                };
                 self.fenced = false;
                 self.cursor = end;
                 self.acknowledged_end = end;
@@ -624,7 +713,8 @@ impl AppendMachine {
     }
 
     fn is_old(&self, batch: &Span, now_ms: i64) -> bool {
-        let half = i64::try_from(self.config.producer_expiration.as_millis() / 2).unwrap_or(i64::MAX);
+        let half =
+            i64::try_from(self.config.producer_expiration.as_millis() / 2).unwrap_or(i64::MAX);
         now_ms.saturating_sub(batch.max_timestamp) > half
     }
 
@@ -644,7 +734,9 @@ impl AppendMachine {
         self.known = true;
         self.confirmed = true;
         self.attempts = 0;
-        Effect::Acknowledged { end_offset: self.acknowledged_end }
+        Effect::Acknowledged {
+            end_offset: self.acknowledged_end,
+        }
     }
 
     /// The batch at `at` did not come out as expected.
@@ -688,12 +780,18 @@ impl AppendMachine {
             return self.resume();
         }
         self.phase = Phase::Pausing;
-        let doubled = self.config.first_pause.saturating_mul(1 << (attempt - 1).min(16));
+        let doubled = self
+            .config
+            .first_pause
+            .saturating_mul(1 << (attempt - 1).min(16));
         Effect::Wait(doubled.min(self.config.max_pause))
     }
 
     fn resume(&mut self) -> Effect {
-        self.phase = Phase::Settling { last_end: None, waiting: false };
+        self.phase = Phase::Settling {
+            last_end: None,
+            waiting: false,
+        };
         Effect::ReadEnd
     }
 
@@ -705,12 +803,20 @@ impl AppendMachine {
     }
 
     fn filler_count(&self, hole_end: i64) -> i64 {
-        hole_end.saturating_sub(self.cursor).min(FILLERS_PER_REQUEST)
+        hole_end
+            .saturating_sub(self.cursor)
+            .min(FILLERS_PER_REQUEST)
     }
 
     fn send_fillers(&mut self, hole_end: i64) -> Effect {
-        self.phase = Phase::Filling { hole_end, step: FillStep::Sent { fence: false } };
-        Effect::SendFillers { producer_epoch: self.epoch, count: self.filler_count(hole_end) }
+        self.phase = Phase::Filling {
+            hole_end,
+            step: FillStep::Sent { fence: false },
+        };
+        Effect::SendFillers {
+            producer_epoch: self.epoch,
+            count: self.filler_count(hole_end),
+        }
     }
 
     fn end_read_while_filling(&mut self, hole_end: i64, step: FillStep, end: EndRead) -> Effect {
@@ -718,20 +824,31 @@ impl AppendMachine {
         match step {
             FillStep::Checking { .. } if found != self.cursor => self.doubt_fill(),
             FillStep::Checking { silent: false } => {
-                self.phase = Phase::Filling { hole_end, step: FillStep::Silence };
+                self.phase = Phase::Filling {
+                    hole_end,
+                    step: FillStep::Silence,
+                };
                 Effect::Wait(self.config.drain)
             }
             FillStep::Checking { silent: true } => {
                 if self.epoch.0 >= LAST_PRODUCER_EPOCH {
                     return self.fail(AppendFailure::EpochsUsedUp(self.epoch.0));
                 }
-                self.phase = Phase::Filling { hole_end, step: FillStep::Sent { fence: true } };
+                self.phase = Phase::Filling {
+                    hole_end,
+                    step: FillStep::Sent { fence: true },
+                };
                 let raised = ProducerEpoch(self.epoch.0.saturating_add(1));
-                Effect::SendFillers { producer_epoch: raised, count: 1 }
+                Effect::SendFillers {
+                    producer_epoch: raised,
+                    count: 1,
+                }
             }
             // Fewer than sent: some were refused. Beyond the hole: late fillers of an earlier process, for a hole that it may
             // have seen larger. The comparison tells whether the log is still the source's.
-            FillStep::Counting { sent, .. } if found < self.cursor.saturating_add(sent) || found > hole_end => {
+            FillStep::Counting { sent, .. }
+                if found < self.cursor.saturating_add(sent) || found > hole_end =>
+            {
                 self.doubt_fill()
             }
             FillStep::Counting { fence, .. } => {

@@ -71,10 +71,20 @@ struct Entry {
 
 #[derive(Clone, Debug)]
 enum Request {
-    Produce { span: Span, send: Send },
-    Fillers { epoch: i16, left: i64, refused: bool },
+    Produce {
+        span: Span,
+        send: Send,
+    },
+    Fillers {
+        epoch: i16,
+        left: i64,
+        refused: bool,
+    },
     /// Applied; the answer waits for the high watermark.
-    Replicating { until: i64, answer: Response },
+    Replicating {
+        until: i64,
+        answer: Response,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -173,11 +183,19 @@ impl World {
             max_batch_bytes: 1000,
         });
         let todo = machine.start();
-        Writer { machine, todo, connection: self.connect(index), failed: None }
+        Writer {
+            machine,
+            todo,
+            connection: self.connect(index),
+            failed: None,
+        }
     }
 
     fn connect(&mut self, owner: usize) -> usize {
-        self.connections.push(Connection { owner: Some(owner), ..Connection::default() });
+        self.connections.push(Connection {
+            owner: Some(owner),
+            ..Connection::default()
+        });
         self.connections.len() - 1
     }
 
@@ -191,23 +209,45 @@ impl World {
 
     fn expected(&self, offset: i64) -> Option<Content> {
         let record = *self.source.get(usize::try_from(offset).ok()?)?;
-        Some(if record { Content::Record(offset) } else { Content::Filler })
+        Some(if record {
+            Content::Record(offset)
+        } else {
+            Content::Filler
+        })
     }
 
     /// First offset at which the log is not what the source says.
     fn first_difference(&self) -> Option<i64> {
         self.log
             .iter()
-            .flat_map(|batch| batch.content.iter().enumerate().map(|(i, content)| (batch.base + i as i64, *content)))
+            .flat_map(|batch| {
+                batch
+                    .content
+                    .iter()
+                    .enumerate()
+                    .map(|(i, content)| (batch.base + i as i64, *content))
+            })
             .find(|(offset, content)| self.expected(*offset) != Some(*content))
             .map(|(offset, _)| offset)
     }
 
     // ---- the broker
 
-    fn push(&mut self, content: Vec<Content>, producer: ProducerId, epoch: i16, sequences: Option<(i32, i32)>) -> i64 {
+    fn push(
+        &mut self,
+        content: Vec<Content>,
+        producer: ProducerId,
+        epoch: i16,
+        sequences: Option<(i32, i32)>,
+    ) -> i64 {
         let base = self.end();
-        let batch = LogBatch { base, content, producer, epoch, sequences };
+        let batch = LogBatch {
+            base,
+            content,
+            producer,
+            epoch,
+            sequences,
+        };
         if producer != FOREIGN {
             Self::remember(&mut self.producers, &batch);
         }
@@ -216,9 +256,17 @@ impl World {
     }
 
     fn remember(producers: &mut HashMap<ProducerId, Entry>, batch: &LogBatch) {
-        let entry = producers.entry(batch.producer).or_insert(Entry { epoch: -1, last: None, window: VecDeque::new() });
+        let entry = producers.entry(batch.producer).or_insert(Entry {
+            epoch: -1,
+            last: None,
+            window: VecDeque::new(),
+        });
         if entry.epoch != batch.epoch {
-            *entry = Entry { epoch: batch.epoch, last: None, window: VecDeque::new() };
+            *entry = Entry {
+                epoch: batch.epoch,
+                last: None,
+                window: VecDeque::new(),
+            };
         }
         if let Some((first, last)) = batch.sequences {
             entry.last = Some(last);
@@ -234,7 +282,10 @@ impl World {
         let (first, count) = (send.base_sequence.0, span.count());
         let last = send.base_sequence.plus(count - 1).0;
         let epoch = send.producer_epoch.0;
-        if self.poison.is_some_and(|at| span.first_offset <= at && at < span.end_offset) {
+        if self
+            .poison
+            .is_some_and(|at| span.first_offset <= at && at < span.end_offset)
+        {
             return Answer::Refused(87);
         }
         if self.dice.chance(4) {
@@ -242,9 +293,15 @@ impl World {
         }
         if let Some(entry) = self.producers.get(&OURS) {
             if entry.epoch == epoch
-                && let Some(old) = entry.window.iter().find(|(f, l, _)| (*f, *l) == (first, last))
+                && let Some(old) = entry
+                    .window
+                    .iter()
+                    .find(|(f, l, _)| (*f, *l) == (first, last))
             {
-                return Answer::Appended { base_offset: old.2, repeated: true };
+                return Answer::Appended {
+                    base_offset: old.2,
+                    repeated: true,
+                };
             }
             if epoch < entry.epoch {
                 return Answer::Transient(47);
@@ -258,25 +315,41 @@ impl World {
                 return Answer::Transient(45);
             }
         }
-        let content = (span.first_offset..span.end_offset).map(Content::Record).collect();
+        let content = (span.first_offset..span.end_offset)
+            .map(Content::Record)
+            .collect();
         let base_offset = self.push(content, OURS, epoch, Some((first, last)));
-        Answer::Appended { base_offset, repeated: false }
+        Answer::Appended {
+            base_offset,
+            repeated: false,
+        }
     }
 
     fn handle_request(&mut self, at: usize) {
-        let Some(request) = self.connections[at].requests.pop_front() else { return };
+        let Some(request) = self.connections[at].requests.pop_front() else {
+            return;
+        };
         match request {
             Request::Produce { span, send } => {
                 let answer = self.produce(span, send);
                 let response = Response::Produce(span.first_offset, answer);
                 if send.acks_all && matches!(answer, Answer::Appended { .. }) {
                     let until = self.end();
-                    self.connections[at].requests.push_front(Request::Replicating { until, answer: response });
+                    self.connections[at]
+                        .requests
+                        .push_front(Request::Replicating {
+                            until,
+                            answer: response,
+                        });
                 } else {
                     self.connections[at].responses.push_back(response);
                 }
             }
-            Request::Fillers { epoch, left, refused } => {
+            Request::Fillers {
+                epoch,
+                left,
+                refused,
+            } => {
                 // One marker at a time: other connections get in between.
                 let entry_epoch = self.producers.get(&OURS).map_or(-1, |entry| entry.epoch);
                 let refused = refused || epoch < entry_epoch || self.dice.chance(2);
@@ -284,13 +357,23 @@ impl World {
                     self.push(vec![Content::Filler], OURS, epoch, None);
                 }
                 if left > 1 {
-                    self.connections[at].requests.push_front(Request::Fillers { epoch, left: left - 1, refused });
+                    self.connections[at].requests.push_front(Request::Fillers {
+                        epoch,
+                        left: left - 1,
+                        refused,
+                    });
                     return;
                 }
-                let answer = if refused { FillAnswer::Error(47) } else { FillAnswer::Written };
+                let answer = if refused {
+                    FillAnswer::Error(47)
+                } else {
+                    FillAnswer::Written
+                };
                 let until = if refused { 0 } else { self.end() };
                 let answer = Response::Fillers(answer);
-                self.connections[at].requests.push_front(Request::Replicating { until, answer });
+                self.connections[at]
+                    .requests
+                    .push_front(Request::Replicating { until, answer });
             }
             Request::Replicating { until, answer } if self.high_watermark >= until => {
                 self.connections[at].responses.push_back(answer);
@@ -298,19 +381,28 @@ impl World {
             Request::Replicating { until, answer } => {
                 if self.dice.chance(10) {
                     let answer = match answer {
-                        Response::Produce(offset, _) => Response::Produce(offset, Answer::Transient(7)),
+                        Response::Produce(offset, _) => {
+                            Response::Produce(offset, Answer::Transient(7))
+                        }
                         Response::Fillers(_) => Response::Fillers(FillAnswer::Error(7)),
                     };
                     self.connections[at].responses.push_back(answer);
                 } else {
-                    self.connections[at].requests.push_front(Request::Replicating { until, answer });
+                    self.connections[at]
+                        .requests
+                        .push_front(Request::Replicating { until, answer });
                 }
             }
         }
     }
 
     fn replicate(&mut self) {
-        let ends: Vec<i64> = self.log.iter().map(LogBatch::end).filter(|end| *end > self.high_watermark).collect();
+        let ends: Vec<i64> = self
+            .log
+            .iter()
+            .map(LogBatch::end)
+            .filter(|end| *end > self.high_watermark)
+            .collect();
         if !ends.is_empty() {
             self.high_watermark = ends[self.dice.index(ends.len())];
         }
@@ -331,7 +423,9 @@ impl World {
             }
         }
         for at in 0..self.connections.len() {
-            self.connections[at].requests.retain(|r| !matches!(r, Request::Replicating { .. }));
+            self.connections[at]
+                .requests
+                .retain(|r| !matches!(r, Request::Replicating { .. }));
             self.lose_connection(at, self.weather.late_after_election);
         }
     }
@@ -342,14 +436,27 @@ impl World {
     fn lose_connection(&mut self, at: usize, late: bool) {
         self.connections[at].responses.clear();
         if !(late && self.dice.chance(60)) {
-            let kept = if late { self.dice.index(self.connections[at].requests.len() + 1) } else { 0 };
+            let kept = if late {
+                self.dice.index(self.connections[at].requests.len() + 1)
+            } else {
+                0
+            };
             self.connections[at].requests.truncate(kept);
         }
-        let Some(owner) = self.connections[at].owner.take() else { return };
+        let Some(owner) = self.connections[at].owner.take() else {
+            return;
+        };
         self.writers[owner].connection = self.connect(owner);
-        let out: Vec<i64> = self.writers[owner].machine.in_flight.iter().map(|sent| sent.span.first_offset).collect();
+        let out: Vec<i64> = self.writers[owner]
+            .machine
+            .in_flight
+            .iter()
+            .map(|sent| sent.span.first_offset)
+            .collect();
         for first_offset in out {
-            let effect = self.writers[owner].machine.answered(first_offset, Answer::Lost);
+            let effect = self.writers[owner]
+                .machine
+                .answered(first_offset, Answer::Lost);
             self.take_effect(owner, effect);
         }
         let effect = self.writers[owner].machine.filled(FillAnswer::Lost);
@@ -366,7 +473,10 @@ impl World {
             self.connections[at].requests.clear();
         }
         let failed = self.writers[writer].failed.take();
-        if failed.as_ref().is_none_or(|failure| !failure.is_permanent()) {
+        if failed
+            .as_ref()
+            .is_none_or(|failure| !failure.is_permanent())
+        {
             self.writers[writer] = self.born(writer);
         } else {
             self.writers[writer].failed = failed;
@@ -410,12 +520,17 @@ impl World {
             Effect::Compare { .. } if hiccup => machine.compared(Comparison::Unavailable),
             Effect::Compare { log_end_offset } => {
                 let comparison = match self.first_difference() {
-                    Some(offset) if offset < log_end_offset => Comparison::Differs(format!("differs at {offset}")),
+                    Some(offset) if offset < log_end_offset => {
+                        Comparison::Differs(format!("differs at {offset}"))
+                    }
                     _ => Comparison::Equal,
                 };
                 self.writers[writer].machine.compared(comparison)
             }
-            Effect::SendFillers { producer_epoch, count } => {
+            Effect::SendFillers {
+                producer_epoch,
+                count,
+            } => {
                 let at = self.writers[writer].connection;
                 self.connections[at].requests.push_back(Request::Fillers {
                     epoch: producer_epoch.0,
@@ -424,32 +539,55 @@ impl World {
                 });
                 Effect::None
             }
-            Effect::None | Effect::Ready { .. } | Effect::Acknowledged { .. } | Effect::Fail(_) => Effect::None,
+            Effect::None | Effect::Ready { .. } | Effect::Acknowledged { .. } | Effect::Fail(_) => {
+                Effect::None
+            }
         };
         self.take_effect(writer, effect);
     }
 
     /// Offers the next batch or hole at the cursor.
     fn offer(&mut self, writer: usize) {
-        let Some(cursor) = self.writers[writer].machine.cursor() else { return };
+        let Some(cursor) = self.writers[writer].machine.cursor() else {
+            return;
+        };
         if cursor >= self.source_end() {
             return;
         }
-        let end = *self.cuts.iter().find(|cut| **cut > cursor).expect("a cut behind every offset");
+        let end = *self
+            .cuts
+            .iter()
+            .find(|cut| **cut > cursor)
+            .expect("a cut behind every offset");
         if self.expected(cursor) == Some(Content::Filler) {
             let effect = self.writers[writer].machine.fill(end);
             return self.take_effect(writer, effect);
         }
-        let end = if self.dice.chance(20) { cursor + 1 + self.dice.roll((end - cursor) as u64) as i64 } else { end };
-        let age = if self.weather.old_records { DAY_MS } else { 1000 };
-        let span = Span { first_offset: cursor, end_offset: end, max_timestamp: NOW - age, size_bytes: 100 };
+        let end = if self.dice.chance(20) {
+            cursor + 1 + self.dice.roll((end - cursor) as u64) as i64
+        } else {
+            end
+        };
+        let age = if self.weather.old_records {
+            DAY_MS
+        } else {
+            1000
+        };
+        let span = Span {
+            first_offset: cursor,
+            end_offset: end,
+            max_timestamp: NOW - age,
+            size_bytes: 100,
+        };
         if !self.writers[writer].machine.admits(&span, NOW) {
             return;
         }
         match self.writers[writer].machine.append(&span, NOW) {
             Ok(send) => {
                 let at = self.writers[writer].connection;
-                self.connections[at].requests.push_back(Request::Produce { span, send });
+                self.connections[at]
+                    .requests
+                    .push_back(Request::Produce { span, send });
             }
             Err(effect) => self.take_effect(writer, effect),
         }
@@ -457,9 +595,13 @@ impl World {
 
     fn deliver_answer(&mut self, writer: usize) {
         let at = self.writers[writer].connection;
-        let Some(response) = self.connections[at].responses.pop_front() else { return };
+        let Some(response) = self.connections[at].responses.pop_front() else {
+            return;
+        };
         let effect = match response {
-            Response::Produce(first_offset, answer) => self.writers[writer].machine.answered(first_offset, answer),
+            Response::Produce(first_offset, answer) => {
+                self.writers[writer].machine.answered(first_offset, answer)
+            }
             Response::Fillers(answer) => self.writers[writer].machine.filled(answer),
         };
         self.take_effect(writer, effect);
@@ -475,7 +617,9 @@ impl World {
             65..=79 => self.handle_request(self.writers[writer].connection),
             80..=89 => self.deliver_answer(writer),
             90..=93 => self.replicate(),
-            94 if faults => self.lose_connection(self.writers[writer].connection, self.weather.late),
+            94 if faults => {
+                self.lose_connection(self.writers[writer].connection, self.weather.late)
+            }
             95 if faults => self.kill(writer),
             96 if faults => self.election(),
             97 if faults && self.weather.old_records => {
@@ -491,7 +635,8 @@ impl World {
     fn settled(&self) -> bool {
         self.writers.iter().all(|writer| {
             writer.failed.is_some()
-                || (writer.machine.cursor() == Some(self.source_end()) && writer.machine.in_flight() == 0)
+                || (writer.machine.cursor() == Some(self.source_end())
+                    && writer.machine.in_flight() == 0)
         })
     }
 
@@ -514,7 +659,12 @@ fn run(seed: u64, weather: Weather) -> bool {
     for step in 0..600 {
         world.step(true);
         if !weather.foreign && !overfill_possible {
-            assert_eq!(world.first_difference(), None, "{}", says(&world, &format!("wrong log after step {step}")));
+            assert_eq!(
+                world.first_difference(),
+                None,
+                "{}",
+                says(&world, &format!("wrong log after step {step}"))
+            );
         }
     }
     for _ in 0..40_000 {
@@ -525,10 +675,18 @@ fn run(seed: u64, weather: Weather) -> bool {
     }
     assert!(world.settled(), "{}", says(&world, "no end"));
     if let Some(poison) = world.poison {
-        assert!(world.end() <= poison, "{}", says(&world, "log goes beyond a refused batch"));
+        assert!(
+            world.end() <= poison,
+            "{}",
+            says(&world, "log goes beyond a refused batch")
+        );
     }
     // A last look by a new process: it finds what the running one could not see.
-    while world.connections.iter().any(|connection| !connection.requests.is_empty()) {
+    while world
+        .connections
+        .iter()
+        .any(|connection| !connection.requests.is_empty())
+    {
         world.replicate();
         for at in 0..world.connections.len() {
             world.handle_request(at);
@@ -544,20 +702,39 @@ fn run(seed: u64, weather: Weather) -> bool {
         }
         world.step(false);
     }
-    assert!(world.settled(), "{}", says(&world, "no end after the last look"));
+    assert!(
+        world.settled(),
+        "{}",
+        says(&world, "no end after the last look")
+    );
     let difference = world.first_difference();
     for writer in 0..world.writers.len() {
         match world.failure_of(writer) {
             None => {
-                assert_eq!(difference, None, "{}", says(&world, "a wrong log that nobody noticed"));
-                assert_eq!(world.end(), world.source_end(), "{}", says(&world, "not everything arrived"));
+                assert_eq!(
+                    difference,
+                    None,
+                    "{}",
+                    says(&world, "a wrong log that nobody noticed")
+                );
+                assert_eq!(
+                    world.end(),
+                    world.source_end(),
+                    "{}",
+                    says(&world, "not everything arrived")
+                );
             }
             Some(AppendFailure::Refused { offset, code: 87 }) => {
                 let poison = world.poison.expect("only a poisoned batch is refused");
-                assert!(*offset <= poison, "{}", says(&world, "another batch was refused"));
+                assert!(
+                    *offset <= poison,
+                    "{}",
+                    says(&world, "another batch was refused")
+                );
             }
             Some(_) => {
-                let legitimate = world.foreign_at.is_some() || (overfill_possible && difference.is_some());
+                let legitimate =
+                    world.foreign_at.is_some() || (overfill_possible && difference.is_some());
                 assert!(legitimate, "{}", says(&world, "FAILED without a reason"));
             }
         }
@@ -565,18 +742,33 @@ fn run(seed: u64, weather: Weather) -> bool {
     if let Some(at) = world.foreign_at
         && world.log.iter().any(|batch| batch.producer == FOREIGN)
     {
-        assert!(world.writers.iter().all(|w| w.failed.is_some()), "{}", says(&world, "a foreign record unnoticed"));
+        assert!(
+            world.writers.iter().all(|w| w.failed.is_some()),
+            "{}",
+            says(&world, "a foreign record unnoticed")
+        );
         let displaced = world.log.iter().filter(|batch| batch.base > at).count();
-        assert!(displaced <= 5 * weather.writers, "{}", says(&world, "went on behind a foreign record"));
+        assert!(
+            displaced <= 5 * weather.writers,
+            "{}",
+            says(&world, "went on behind a foreign record")
+        );
     }
     world.writers.iter().any(|writer| writer.failed.is_some())
 }
 
 /// Runs this weather's share of the schedules.
 fn schedules(name: &str, weather: Weather) {
-    let first: u64 = std::env::var("TRUEMIRROR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    let failed = (first..first + SCHEDULES_EACH).filter(|seed| run(*seed, weather)).count();
-    println!("{name}: {SCHEDULES_EACH} schedules from seed {first}, {failed} ended FAILED with a reason");
+    let first: u64 = std::env::var("TRUEMIRROR_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(1);
+    let failed = (first..first + SCHEDULES_EACH)
+        .filter(|seed| run(*seed, weather))
+        .count();
+    println!(
+        "{name}: {SCHEDULES_EACH} schedules from seed {first}, {failed} ended FAILED with a reason"
+    );
 }
 
 const CALM: Weather = Weather {
@@ -590,7 +782,11 @@ const CALM: Weather = Weather {
 };
 
 /// Nothing of a dead connection is handled after the drain.
-const PUNCTUAL: Weather = Weather { late: false, late_after_election: false, ..CALM };
+const PUNCTUAL: Weather = Weather {
+    late: false,
+    late_after_election: false,
+    ..CALM
+};
 
 #[test]
 fn one_writer() {
@@ -609,35 +805,80 @@ fn three_writers() {
 
 #[test]
 fn a_refused_batch() {
-    schedules("a refused batch", Weather { poison: true, ..CALM });
+    schedules(
+        "a refused batch",
+        Weather {
+            poison: true,
+            ..CALM
+        },
+    );
 }
 
 #[test]
 fn two_writers_and_a_refused_batch() {
-    schedules("two writers and a refused batch", Weather { poison: true, writers: 2, ..CALM });
+    schedules(
+        "two writers and a refused batch",
+        Weather {
+            poison: true,
+            writers: 2,
+            ..CALM
+        },
+    );
 }
 
 #[test]
 fn a_foreign_writer() {
-    schedules("a foreign writer", Weather { foreign: true, ..CALM });
+    schedules(
+        "a foreign writer",
+        Weather {
+            foreign: true,
+            ..CALM
+        },
+    );
 }
 
 #[test]
 fn holes() {
-    schedules("holes", Weather { holes: true, ..PUNCTUAL });
+    schedules(
+        "holes",
+        Weather {
+            holes: true,
+            ..PUNCTUAL
+        },
+    );
 }
 
 #[test]
 fn holes_and_late_requests() {
-    schedules("holes and late requests", Weather { holes: true, late_after_election: false, ..CALM });
+    schedules(
+        "holes and late requests",
+        Weather {
+            holes: true,
+            late_after_election: false,
+            ..CALM
+        },
+    );
 }
 
 #[test]
 fn old_records() {
-    schedules("old records", Weather { old_records: true, ..PUNCTUAL });
+    schedules(
+        "old records",
+        Weather {
+            old_records: true,
+            ..PUNCTUAL
+        },
+    );
 }
 
 #[test]
 fn old_records_and_holes() {
-    schedules("old records and holes", Weather { old_records: true, holes: true, ..PUNCTUAL });
+    schedules(
+        "old records and holes",
+        Weather {
+            old_records: true,
+            holes: true,
+            ..PUNCTUAL
+        },
+    );
 }
