@@ -6,3 +6,4 @@ pub mod bounded;
 pub mod error_code;
 pub mod frame;
 pub mod records;
+pub mod schema;
