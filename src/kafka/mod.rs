@@ -1,1 +1,10 @@
 //! The outbound Kafka client: connections, leaders, calls. Must not decide anything about mirroring.
+
+pub mod admin;
+pub mod backoff;
+pub mod cluster;
+pub mod connect;
+pub mod connection;
+pub mod leaders;
+pub mod offsets;
+mod pool;

@@ -7,3 +7,4 @@ pub mod encode;
 pub mod error_code;
 pub mod frame;
 pub mod records;
+pub mod schema;
