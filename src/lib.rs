@@ -1,5 +1,10 @@
 //! truemirror: mirrors topics of a source Kafka cluster to a destination cluster with identical offsets.
 
+pub mod app;
+pub mod cli;
+pub mod config;
 pub mod domain;
+pub mod http;
 pub mod kafka;
+pub mod metrics;
 pub mod wire;

@@ -1,0 +1,405 @@
+//! Every metric of the process in one struct. Must not decide anything, and is no global: who counts is handed it.
+//!
+//! Names have the prefix `truemirror_`, base units, and `_total` for counters. Handles of one partition are looked up once
+//! ([`Metrics::partition`]) and its series go when it leaves ([`Metrics::remove_partition`]).
+
+use prometheus::core::Collector;
+use prometheus::{
+    CounterVec, Gauge, GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+};
+
+use crate::domain::state::PartitionState;
+use crate::domain::types::TopicPartition;
+
+const PARTITION: [&str; 3] = ["mirror", "topic", "partition"];
+
+/// Which of the two clusters of a mirror a number is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The cluster that is copied from.
+    Source,
+    /// The cluster that is copied to.
+    Destination,
+}
+
+impl Side {
+    /// The value of the label `side`.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Destination => "destination",
+        }
+    }
+}
+
+/// Every metric. Cloning shares the numbers.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    registry: Registry,
+    partition_state: IntGaugeVec,
+    lag_records: IntGaugeVec,
+    undecided_records: IntGaugeVec,
+    lag_seconds: GaugeVec,
+    records_mirrored: IntCounterVec,
+    bytes_mirrored: IntCounterVec,
+    batches_mirrored: IntCounterVec,
+    corrupt_batches: IntCounterVec,
+    partitions: IntGaugeVec,
+    /// `{mirror}`: seconds since the source last answered.
+    pub source_last_contact_seconds: GaugeVec,
+    /// Seconds since the destination last answered.
+    pub destination_last_contact_seconds: Gauge,
+    /// `{mirror}`: Fetch requests that were answered.
+    pub fetch_requests: IntCounterVec,
+    /// `{mirror, cause}`: Fetch requests or partitions in them that failed; the cause is a Kafka error name, `timeout` or `connection`.
+    pub fetch_errors: IntCounterVec,
+    /// Produce requests that were answered.
+    pub append_requests: IntCounter,
+    /// `{mirror, code}`: appends that were refused or lost; the code is a Kafka error name, `timeout` or `connection`.
+    pub append_errors: IntCounterVec,
+    /// `{mirror, cause}`: how often a partition asked the destination anew where to go on.
+    pub resumes: IntCounterVec,
+    /// Appends that the broker answered as a repetition.
+    pub duplicate_answers: IntCounter,
+    /// `{mirror, reason}`: how often partitions became FAILED.
+    pub failures: IntCounterVec,
+    /// `{mirror, side}`: seconds that brokers asked us to wait.
+    pub throttle_seconds: CounterVec,
+    /// `{mirror, side}`: connections that were made after the first.
+    pub reconnects: IntCounterVec,
+    /// Bytes of records held between fetch and acknowledged append.
+    pub memory_held_bytes: IntGauge,
+    /// The limit of it.
+    pub memory_limit_bytes: IntGauge,
+}
+
+impl Metrics {
+    /// All metrics in a registry of their own, with those of the process (memory, CPU, files).
+    ///
+    /// # Errors
+    /// A name or label that Prometheus does not allow, or one that is there twice.
+    pub fn new(version: &str) -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let add = Adder {
+            registry: &registry,
+        };
+        add.int_gauges(
+            "truemirror_build_info",
+            "Always 1; the label is the program's version.",
+            &["version"],
+        )?
+        .with_label_values(&[version])
+        .set(1);
+        #[cfg(target_os = "linux")]
+        registry.register(Box::new(
+            prometheus::process_collector::ProcessCollector::for_self(),
+        ))?;
+        Ok(Self {
+            partition_state: add.int_gauges(
+                "truemirror_partition_state",
+                "State of a mirrored partition by KIP-1279's number: 0 LOG_TRUNCATION, 2 MIRRORING, 7 FAILED.",
+                &PARTITION,
+            )?,
+            partitions: add.int_gauges(
+                "truemirror_partitions",
+                "Mirrored partitions in a state.",
+                &["mirror", "state"],
+            )?,
+            lag_records: add.int_gauges(
+                "truemirror_lag_records",
+                "Offsets from the destination's high watermark to the source's last stable offset.",
+                &PARTITION,
+            )?,
+            undecided_records: add.int_gauges(
+                "truemirror_undecided_records",
+                "Offsets from the source's last stable offset to its high watermark: open transactions, not copied yet.",
+                &PARTITION,
+            )?,
+            lag_seconds: add.gauges(
+                "truemirror_lag_seconds",
+                "Seconds since the destination's high watermark last equalled the source's last stable offset.",
+                &PARTITION,
+            )?,
+            source_last_contact_seconds: add.gauges(
+                "truemirror_source_last_contact_seconds",
+                "Seconds since the source cluster last answered.",
+                &["mirror"],
+            )?,
+            destination_last_contact_seconds: add.gauge(
+                "truemirror_destination_last_contact_seconds",
+                "Seconds since the destination cluster last answered.",
+            )?,
+            records_mirrored: add.int_counters(
+                "truemirror_records_mirrored_total",
+                "Records appended to the destination and acknowledged.",
+                &PARTITION,
+            )?,
+            bytes_mirrored: add.int_counters(
+                "truemirror_bytes_mirrored_total",
+                "Bytes of record batches, as they are compressed, appended to the destination and acknowledged.",
+                &PARTITION,
+            )?,
+            batches_mirrored: add.int_counters(
+                "truemirror_batches_mirrored_total",
+                "Record batches appended to the destination and acknowledged.",
+                &PARTITION,
+            )?,
+            fetch_requests: add.int_counters(
+                "truemirror_fetch_requests_total",
+                "Fetch requests that the source answered.",
+                &["mirror"],
+            )?,
+            fetch_errors: add.int_counters(
+                "truemirror_fetch_errors_total",
+                "Fetches that failed, as a whole or for one partition, by Kafka error name, timeout or connection.",
+                &["mirror", "cause"],
+            )?,
+            corrupt_batches: add.int_counters(
+                "truemirror_corrupt_batches_total",
+                "Batches from the source whose bytes were damaged; none of them was appended.",
+                &PARTITION,
+            )?,
+            append_requests: add.int_counter(
+                "truemirror_append_requests_total",
+                "Produce requests that the destination answered.",
+            )?,
+            append_errors: add.int_counters(
+                "truemirror_append_errors_total",
+                "Appends that were refused or lost, by Kafka error name, timeout or connection.",
+                &["mirror", "code"],
+            )?,
+            resumes: add.int_counters(
+                "truemirror_resumes_total",
+                "Times that a partition asked the destination anew where to go on, by cause.",
+                &["mirror", "cause"],
+            )?,
+            duplicate_answers: add.int_counter(
+                "truemirror_duplicate_answers_total",
+                "Appends that the destination answered as a repetition of an earlier one.",
+            )?,
+            failures: add.int_counters(
+                "truemirror_failures_total",
+                "Times that a partition became FAILED, by reason.",
+                &["mirror", "reason"],
+            )?,
+            throttle_seconds: add.counters(
+                "truemirror_throttle_seconds_total",
+                "Seconds that brokers asked this process to wait.",
+                &["mirror", "side"],
+            )?,
+            reconnects: add.int_counters(
+                "truemirror_reconnects_total",
+                "Connections made again after one was lost.",
+                &["mirror", "side"],
+            )?,
+            memory_held_bytes: add.int_gauge(
+                "truemirror_memory_held_bytes",
+                "Bytes of records held between fetch and acknowledged append.",
+            )?,
+            memory_limit_bytes: add.int_gauge(
+                "truemirror_memory_limit_bytes",
+                "The most bytes of records that may be held (limits.memory).",
+            )?,
+            registry,
+        })
+    }
+
+    /// What a scrape gathers from.
+    pub const fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The handles of one partition. Its series exist from now on.
+    pub fn partition(&self, mirror: &str, partition: &TopicPartition) -> PartitionMetrics {
+        let number = partition.partition.to_string();
+        let labels = [mirror, &*partition.topic, number.as_str()];
+        PartitionMetrics {
+            state: self.partition_state.with_label_values(&labels),
+            lag_records: self.lag_records.with_label_values(&labels),
+            undecided_records: self.undecided_records.with_label_values(&labels),
+            lag_seconds: self.lag_seconds.with_label_values(&labels),
+            records_mirrored: self.records_mirrored.with_label_values(&labels),
+            bytes_mirrored: self.bytes_mirrored.with_label_values(&labels),
+            batches_mirrored: self.batches_mirrored.with_label_values(&labels),
+            corrupt_batches: self.corrupt_batches.with_label_values(&labels),
+        }
+    }
+
+    /// Removes the series of a partition that is mirrored no longer. Handles that are still held count unseen.
+    pub fn remove_partition(&self, mirror: &str, partition: &TopicPartition) {
+        let number = partition.partition.to_string();
+        let labels = [mirror, &*partition.topic, number.as_str()];
+        // Each answers with an error if it was never there, which is what is wanted.
+        self.partition_state.remove_label_values(&labels).ok();
+        self.lag_records.remove_label_values(&labels).ok();
+        self.undecided_records.remove_label_values(&labels).ok();
+        self.lag_seconds.remove_label_values(&labels).ok();
+        self.records_mirrored.remove_label_values(&labels).ok();
+        self.bytes_mirrored.remove_label_values(&labels).ok();
+        self.batches_mirrored.remove_label_values(&labels).ok();
+        self.corrupt_batches.remove_label_values(&labels).ok();
+    }
+
+    /// Sets how many partitions of `mirror` are in each state, states without any included.
+    pub fn count_partitions(&self, mirror: &str, states: impl IntoIterator<Item = PartitionState>) {
+        let mut counts = PartitionState::ALL.map(|state| (state, 0_i64));
+        for found in states {
+            for (state, count) in &mut counts {
+                if *state == found {
+                    *count = count.saturating_add(1);
+                }
+            }
+        }
+        for (state, count) in counts {
+            self.partitions
+                .with_label_values(&[mirror, state.name()])
+                .set(count);
+        }
+    }
+}
+
+/// The metrics of one partition, looked up once.
+#[derive(Clone, Debug)]
+pub struct PartitionMetrics {
+    state: IntGauge,
+    /// Offsets from the destination's high watermark to the source's last stable offset.
+    pub lag_records: IntGauge,
+    /// Offsets from the source's last stable offset to its high watermark.
+    pub undecided_records: IntGauge,
+    /// Seconds since the two were last equal.
+    pub lag_seconds: Gauge,
+    /// Records appended and acknowledged.
+    pub records_mirrored: IntCounter,
+    /// Bytes of batches appended and acknowledged.
+    pub bytes_mirrored: IntCounter,
+    /// Batches appended and acknowledged.
+    pub batches_mirrored: IntCounter,
+    /// Damaged batches from the source.
+    pub corrupt_batches: IntCounter,
+}
+
+impl PartitionMetrics {
+    /// Shows `state` by its number.
+    pub fn set_state(&self, state: PartitionState) {
+        self.state.set(i64::from(state.number()));
+    }
+}
+
+struct Adder<'r> {
+    registry: &'r Registry,
+}
+
+impl Adder<'_> {
+    fn add<C: Collector + Clone + 'static>(&self, collector: C) -> Result<C, prometheus::Error> {
+        self.registry.register(Box::new(collector.clone()))?;
+        Ok(collector)
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> Result<Gauge, prometheus::Error> {
+        self.add(Gauge::with_opts(Opts::new(name, help))?)
+    }
+
+    fn int_gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+        self.add(IntGauge::with_opts(Opts::new(name, help))?)
+    }
+
+    fn int_counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+        self.add(IntCounter::with_opts(Opts::new(name, help))?)
+    }
+
+    fn gauges(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<GaugeVec, prometheus::Error> {
+        self.add(GaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn int_gauges(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<IntGaugeVec, prometheus::Error> {
+        self.add(IntGaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn counters(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<CounterVec, prometheus::Error> {
+        self.add(CounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn int_counters(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<IntCounterVec, prometheus::Error> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::TextEncoder;
+
+    use super::*;
+
+    fn scrape(metrics: &Metrics) -> String {
+        TextEncoder::new()
+            .encode_to_string(&metrics.registry().gather())
+            .unwrap()
+    }
+
+    #[test]
+    fn partitions_are_counted_apart() {
+        let metrics = Metrics::new("1.2.3").unwrap();
+        for (partition, records) in [(0, 10), (1, 20), (2, 0)] {
+            metrics
+                .partition("m", &TopicPartition::new("t", partition))
+                .records_mirrored
+                .inc_by(records);
+        }
+        let text = scrape(&metrics);
+        for (partition, records) in [(0, 10), (1, 20), (2, 0)] {
+            let line = format!(
+                "records_mirrored_total{{mirror=\"m\",partition=\"{partition}\",topic=\"t\"}} {records}\n"
+            );
+            assert!(text.contains(&line), "{line} in {text}");
+        }
+        assert!(text.contains("truemirror_build_info{version=\"1.2.3\"} 1\n"));
+    }
+
+    #[test]
+    fn a_partition_that_left_has_no_series() {
+        let metrics = Metrics::new("0").unwrap();
+        let partition = TopicPartition::new("gone", 3);
+        let handles = metrics.partition("m", &partition);
+        handles.set_state(PartitionState::Failed);
+        handles.corrupt_batches.inc();
+        assert!(scrape(&metrics).contains(
+            "truemirror_partition_state{mirror=\"m\",partition=\"3\",topic=\"gone\"} 7\n"
+        ));
+        metrics.remove_partition("m", &partition);
+        metrics.remove_partition("m", &partition);
+        handles.lag_records.set(5);
+        assert!(!scrape(&metrics).contains("gone"));
+    }
+
+    #[test]
+    fn states_without_partitions_read_zero() {
+        let metrics = Metrics::new("0").unwrap();
+        metrics.count_partitions("m", [PartitionState::Failed, PartitionState::Failed]);
+        metrics.count_partitions("m", [PartitionState::Mirroring]);
+        let text = scrape(&metrics);
+        for (state, count) in [("LOG_TRUNCATION", 0), ("MIRRORING", 1), ("FAILED", 0)] {
+            let line = format!("truemirror_partitions{{mirror=\"m\",state=\"{state}\"}} {count}\n");
+            assert!(text.contains(&line), "{line} in {text}");
+        }
+    }
+}
