@@ -241,6 +241,9 @@ async fn configs_batches_tools_and_load() {
     let large = TestRecord::new("k", &"large ".repeat(1000));
     let refused = producer.try_produce(&topic, 2, &[large]).await;
     assert!(refused[0].is_err(), "{refused:?}");
+    source
+        .alter_config(&of, &[("max.message.bytes", None)])
+        .await;
 
     let load = Load::start(
         &source.bootstrap(),
@@ -354,7 +357,8 @@ async fn the_proxy_spoils_what_it_is_asked_to() {
     cluster.create_topic(&topic, 1, 1, &[]).await;
     let proxy = cluster.proxy();
     let options = ProducerOptions {
-        extra: vec![("request.timeout.ms".into(), "1000".into())],
+        // What librdkafka waits for the answer to a Produce; its request.timeout.ms binds the broker only.
+        extra: vec![("socket.timeout.ms".into(), "1000".into())],
         ..ProducerOptions::default().idempotent()
     };
     let producer = Producer::new(&cluster.bootstrap(), &options).await;
@@ -400,16 +404,18 @@ async fn the_proxy_spoils_what_it_is_asked_to() {
     let seen = ends(&cluster.direct_bootstrap(), &topic, "read_committed").await[&0].1;
     assert_eq!(seen, end + 1, "the retry was a duplicate");
 
-    // An answer by the proxy itself, made of the request's correlation id: no body, which a client drops as broken.
-    let asked = Arc::new(std::sync::atomic::AtomicU64::new(0));
-    let counter = Arc::clone(&asked);
-    let itself = Arc::new(move |request: &[u8]| {
-        counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Some(request[4..8].to_vec())
-    });
+    // An answer by the proxy itself, the correlation id and no body: the client sees it, the broker sees nothing.
+    let plain = Producer::new(&cluster.bootstrap(), &ProducerOptions::default()).await;
+    let itself = Arc::new(|request: &[u8]| Some(request[4..8].to_vec()));
     proxy.add(Rule::on(PRODUCE, Action::AnswerItself(itself)).once());
-    producer.produce(&topic, 0, &one).await;
-    assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 1);
+    let end = ends(&cluster.direct_bootstrap(), &topic, "read_committed").await[&0].1;
+    let refused = plain.try_produce(&topic, 0, &one).await;
+    assert!(
+        refused[0].as_ref().is_err_and(|e| e.contains("underflow")),
+        "{refused:?}"
+    );
+    let seen = ends(&cluster.direct_bootstrap(), &topic, "read_committed").await[&0].1;
+    assert_eq!(seen, end);
 
     for mode in [Mode::Mute, Mode::Refuse] {
         proxy.set_mode_of_all(mode);

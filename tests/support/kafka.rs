@@ -875,6 +875,7 @@ fn sweep(root: &Path) {
 }
 
 /// Settings that make a small cluster start, notice and clean fast. Unknown ones are ignored by other Kafka versions.
+/// Retention is off unless a topic asks for it: it looks every second, and test records with fixed timestamps are old.
 const FAST: &str = "
 auto.create.topics.enable=false
 auto.leader.rebalance.enable=false
@@ -897,6 +898,7 @@ log.cleaner.backoff.ms=200
 log.cleaner.dedupe.buffer.size=4194304
 log.initial.task.delay.ms=500
 log.retention.check.interval.ms=1000
+log.retention.ms=-1
 log.segment.delete.delay.ms=1000
 broker.heartbeat.interval.ms=500
 broker.session.timeout.ms=6000

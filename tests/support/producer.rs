@@ -17,8 +17,11 @@ use tokio::time::Instant;
 /// All codecs by librdkafka's names.
 pub const CODECS: [&str; 5] = ["none", "gzip", "snappy", "lz4", "zstd"];
 
-/// Longest wait for the acknowledgement of what was produced.
+/// How long librdkafka tries to deliver a record.
 const DELIVERY: Duration = Duration::from_secs(60);
+
+/// Longest wait for the outcomes; longer than the deliveries, so that their errors are seen.
+const OUTCOME: Duration = Duration::from_secs(75);
 
 /// A record as a test wants it written.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -263,7 +266,7 @@ impl Producer {
             for (at, record) in records.iter().enumerate() {
                 enqueue(producer, &topic, partition, record, at, &outcomes);
             }
-            let end = Instant::now() + DELIVERY;
+            let end = Instant::now() + OUTCOME;
             while outcomes.lock().unwrap().len() < records.len() {
                 producer.poll(Duration::from_millis(5));
                 assert!(
@@ -431,7 +434,7 @@ fn run_load(
     let mut last_words: Option<Instant> = None;
     loop {
         if stop.load(Ordering::Relaxed) {
-            let end = *last_words.get_or_insert_with(|| Instant::now() + DELIVERY);
+            let end = *last_words.get_or_insert_with(|| Instant::now() + OUTCOME);
             if landed == sent || Instant::now() >= end {
                 counts.failed += (sent - landed) as u64;
                 return counts;
