@@ -1,5 +1,11 @@
 //! Tests of the test harness itself: what it says about clusters, connections and equality must be true.
 
+#![expect(
+    clippy::as_conversions,
+    clippy::indexing_slicing,
+    reason = "small numbers of test records and their offsets; a broken assumption is a failed test"
+)]
+
 mod support;
 
 use std::path::Path;
@@ -153,7 +159,9 @@ async fn every_single_difference_is_found() {
         from_producer
             .produce(&topic, 0, &[base.clone(), base.clone()])
             .await;
-        to_producer.produce(&topic, 0, &[base.clone()]).await;
+        to_producer
+            .produce(&topic, 0, std::slice::from_ref(&base))
+            .await;
         to_producer.produce(&topic, 0, &at_destination).await;
         let report = compare(&from, &to, &[&topic], &CheckOptions::default()).await;
         assert!(
@@ -492,7 +500,8 @@ async fn no_broker_outlives_a_killed_test_process() {
 fn series_of_a_metrics_text_are_picked_by_name_and_labels() {
     let text =
         "# HELP a b\na{x=\"1\",yx=\"2\"} 3\na{x=\"2\"} 4.5\nab 7\na_total{x=\"1\"} 9\nplain 1e3\n";
-    let cases: [(&str, &[(&str, &str)], &[f64]); 6] = [
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [f64]);
+    let cases: [Case<'_>; 6] = [
         ("a", &[], &[3.0, 4.5]),
         ("a", &[("x", "1")], &[3.0]),
         ("a", &[("x", "2")], &[4.5]),

@@ -868,7 +868,8 @@ fn sweep(root: &Path) {
             .and_then(|modified| modified.elapsed().ok())
             .is_some_and(|age| age < Duration::from_secs(24 * 3600));
         let failed = entry.path().join("failed").exists();
-        if !alive && !(failed && young) {
+        let still_wanted = alive || (failed && young);
+        if !still_wanted {
             let _swept_next_time = std::fs::remove_dir_all(entry.path());
         }
     }

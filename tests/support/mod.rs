@@ -10,6 +10,7 @@
     clippy::indexing_slicing,
     clippy::as_conversions,
     clippy::print_stderr,
+    clippy::future_not_send,
     reason = "test code, of which each test binary uses a part: a broken assumption is a failed test"
 )]
 

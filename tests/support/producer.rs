@@ -441,11 +441,12 @@ fn run_load(
             }
         } else {
             let due = (begin.elapsed().as_secs_f64() * f64::from(rate)) as usize;
-            for at in sent..due.min(sent + 10_000) {
-                let (topic, partition) = &partitions[at % partitions.len()];
-                let record = &content[at % content.len()];
-                enqueue(&producer, topic, *partition, record, at, &outcomes);
-                sent = at + 1;
+            let burst_end = due.min(sent + 10_000);
+            while sent < burst_end {
+                let (topic, partition) = &partitions[sent % partitions.len()];
+                let record = &content[sent % content.len()];
+                enqueue(&producer, topic, *partition, record, sent, &outcomes);
+                sent += 1;
             }
         }
         producer.poll(Duration::from_millis(5));
