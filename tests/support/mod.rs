@@ -1,0 +1,3 @@
+//! What tests share. Must not hold assertions of single tests.
+
+pub(crate) mod fake_broker;
