@@ -5,6 +5,8 @@ pub mod backoff;
 pub mod cluster;
 pub mod connect;
 pub mod connection;
+mod driver;
 pub mod leaders;
 pub mod offsets;
 mod pool;
+pub mod request_error;
