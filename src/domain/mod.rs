@@ -2,6 +2,7 @@
 
 pub mod align;
 pub mod append;
+pub mod desired;
 pub mod plan;
 pub mod retry;
 pub mod state;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::{Connection, RequestError};
-use super::offsets::broker_timeout_ms;
+use super::offsets::{broker_timeout_ms, broker_words};
 use crate::domain::types::TopicId;
 use crate::wire::api::configs::{
     AlterConfigsResource, AlterableConfig, DescribeConfigsRequest, DescribeConfigsResource,
@@ -26,7 +26,7 @@ const BROKER: i8 = 4;
 
 /// A broker's no.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{code}{}", message.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
+#[error("{code}{}", broker_words(message.as_deref()))]
 pub struct Refusal {
     /// The error.
     pub code: ErrorCode,
@@ -247,8 +247,8 @@ pub struct NewTopic {
     pub configs: Vec<(Arc<str>, Arc<str>)>,
 }
 
-/// Creates a topic, or only checks whether it could be created. Answers with its id (all zero before Kafka 2.8 and
-/// after a check).
+/// Creates a topic, or only checks whether it could be created. Answers with its id (all zero before Kafka 2.8;
+/// after a check, one that no topic will have).
 ///
 /// # Errors
 /// See [`AdminError`]; `TOPIC_ALREADY_EXISTS` if it is there.

@@ -58,7 +58,7 @@ impl OffsetKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartitionFault {
     /// The broker refuses.
-    #[error("{code}{}", message.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
+    #[error("{code}{}", broker_words(message.as_deref()))]
     Refused {
         /// The error.
         code: ErrorCode,
@@ -240,4 +240,12 @@ pub async fn delete_records(
 /// What a broker is told of our time limit: three quarters of it, so that its own "timed out" still reaches us.
 pub(super) fn broker_timeout_ms(timeout: Duration) -> i32 {
     i32::try_from(timeout.mul_f64(0.75).as_millis()).unwrap_or(i32::MAX)
+}
+
+/// A broker's message as the end of a line; some send an empty one.
+pub(super) fn broker_words(message: Option<&str>) -> String {
+    match message {
+        None | Some("") => String::new(),
+        Some(text) => format!(": {text}"),
+    }
 }

@@ -36,7 +36,7 @@ pub trait Field: Sized {
 }
 
 /// A whole request or response body.
-pub trait Message: Field + Send + 'static {
+pub trait Message: Field + Send + Sync + 'static {
     /// The versions that are spoken here.
     const VERSIONS: RangeInclusive<i16>;
     /// The first version with compact lengths and tag sections.

@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 //! What integration tests stand on: real Kafka clusters, a proxy that spoils connections, producers, an independent
 //! checker, and the daemon as a process. Nothing here uses the product's own code: a fault in it must not hide itself.
 
@@ -45,3 +46,8 @@ where
         }
     }
 }
+=======
+//! What tests share. Must not hold assertions of single tests.
+
+pub(crate) mod fake_broker;
+>>>>>>> h-client

@@ -1,9 +1,12 @@
 //! Every message and version against another implementation (the crate kafka-protocol), both ways, and against bytes
 //! of bad will. Must not be needed outside tests.
 
+use std::sync::LazyLock;
+
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages as theirs;
 use kafka_protocol::protocol::{Decodable, Encodable};
+use regex::Regex;
 
 use super::{
     api_versions::*, configs::*, delete_records::*, describe_cluster::*, fetch::*, leader_epoch::*,
@@ -12,10 +15,10 @@ use super::{
 use crate::wire::bounded::{Reader, Writer};
 use crate::wire::schema::{Message, Seed};
 
-/// Runs `$check::<ours, theirs>` for every message.
+/// Runs `$check::<ours>`, or `$check::<ours, theirs>`, for every message.
 macro_rules! for_every_message {
-    ($check:ident) => {
-        for_every_message!(@ $check:
+    ($check:ident $($theirs:ident)?) => {
+        for_every_message!(@ $check ($($theirs)?):
             ApiVersionsRequest ApiVersionsResponse MetadataRequest MetadataResponse FetchRequest FetchResponse
             ListOffsetsRequest ListOffsetsResponse ProduceRequest ProduceResponse DescribeProducersRequest
             DescribeProducersResponse InitProducerIdRequest InitProducerIdResponse WriteTxnMarkersRequest
@@ -25,8 +28,14 @@ macro_rules! for_every_message {
             IncrementalAlterConfigsResponse DescribeClusterRequest DescribeClusterResponse DeleteRecordsRequest
             DeleteRecordsResponse)
     };
-    (@ $check:ident: $($message:ident)+) => {
-        $( $check::<$message, theirs::$message>(stringify!($message)); )+
+    (@ $check:ident $theirs:tt: $($message:ident)+) => {
+        $( for_every_message!(@@ $check $theirs $message); )+
+    };
+    (@@ $check:ident () $message:ident) => {
+        $check::<$message>(stringify!($message));
+    };
+    (@@ $check:ident (theirs) $message:ident) => {
+        $check::<$message, theirs::$message>(stringify!($message));
     };
 }
 
@@ -36,37 +45,38 @@ fn bytes_of<M: Message>(message: &M, version: i16) -> Bytes {
     writer.into_bytes().unwrap()
 }
 
-/// Every scalar field as "name: value" from a debug text, sorted: what is left once newtypes, options, struct names and
+/// Every scalar field as "name: value" from a debug text: what is left once newtypes, options, struct names and
 /// the order of tagged fields (declared elsewhere in the other implementation) are taken away.
 fn facts(debug: &str) -> Vec<String> {
-    let replaced = |text: &str, pattern: &str, by: fn(&str) -> String| {
-        let pattern = regex::Regex::new(pattern).unwrap();
-        pattern
-            .replace_all(text, |found: &regex::Captures<'_>| by(&found[1]))
-            .into_owned()
+    static PATTERNS: LazyLock<[Regex; 7]> = LazyLock::new(|| {
+        [
+            r#"b"((?:[^"\\]|\\.)*)""#,
+            r"(?:[A-Z_]{4,}|unknown error) \((-?\d+)\)",
+            r"TopicId\(\[([\d, ]+)\]\)",
+            r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})",
+            r"RecordSlices\(\[(\w*)\]\)",
+            r"((?:[A-Z]\w*)?\(|\))",
+            r#"(\w+: (?:\[[-\w", ]*\]|None|[-a-z0-9"][-\w"]*))"#,
+        ]
+        .map(|pattern| Regex::new(pattern).unwrap())
+    });
+    let [bytes, code, topic_id, uuid, slices, wrapper, scalar] = &*PATTERNS;
+    let replaced = |text: &str, pattern: &Regex, by: fn(&str) -> String| {
+        let by = |found: &regex::Captures<'_>| by(&found[1]);
+        pattern.replace_all(text, by).into_owned()
     };
     let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect();
-    let text = replaced(debug, r#"b"((?:[^"\\]|\\.)*)""#, hex);
-    let text = replaced(
-        &text,
-        r"(?:[A-Z_]{4,}|unknown error) \((-?\d+)\)",
-        str::to_owned,
-    );
-    let text = replaced(&text, r"TopicId\(\[([\d, ]+)\]\)", |list| {
+    let text = replaced(debug, bytes, hex);
+    let text = replaced(&text, code, str::to_owned);
+    let text = replaced(&text, topic_id, |list| {
         let bytes = list.split(", ").map(|byte| byte.parse().unwrap());
         bytes.map(|byte: u8| format!("{byte:02x}")).collect()
     });
-    let uuid = r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})";
     let text = replaced(&text, uuid, |uuid| uuid.replace('-', ""));
-    let text = replaced(&text, r"RecordSlices\(\[(\w*)\]\)", str::to_owned);
-    let text = replaced(&text, r"((?:[A-Z]\w*)?\(|\))", |_| String::new());
-    let scalar = regex::Regex::new(r#"\w+: (?:\[[-\w", ]*\]|None|[-a-z0-9"][-\w"]*)"#).unwrap();
-    let mut facts: Vec<String> = scalar
-        .find_iter(&text)
-        .map(|fact| fact.as_str().to_owned())
-        .collect();
-    facts.sort();
-    facts
+    let text = replaced(&text, slices, str::to_owned);
+    let text = replaced(&text, wrapper, |_| String::new());
+    let facts = scalar.find_iter(&text);
+    facts.map(|fact| fact.as_str().to_owned()).collect()
 }
 
 fn same_both_ways<O, T>(name: &str)
@@ -75,7 +85,7 @@ where
     T: Encodable + Decodable + std::fmt::Debug,
 {
     for version in O::VERSIONS {
-        for seed in 0..200 {
+        for seed in 0..100 {
             let ours = O::sample(O::layout(version), &mut Seed(seed));
             let bytes = bytes_of(&ours, version);
             let mut left = bytes.clone();
@@ -98,24 +108,43 @@ where
                 continue;
             }
             let (ours, theirs) = (format!("{ours:?}"), format!("{theirs:?}"));
-            assert_eq!(
-                facts(&ours),
-                facts(&theirs),
-                "{name} v{version} seed {seed}"
-            );
+            let mut only_theirs = facts(&theirs);
+            for fact in facts(&ours) {
+                let at = only_theirs.iter().position(|theirs| *theirs == fact);
+                let at = at.unwrap_or_else(|| panic!("{name} v{version} seed {seed}: {fact}"));
+                only_theirs.remove(at);
+            }
+            // They also have the fields of versions that we do not speak: those must be untouched.
+            for fact in only_theirs {
+                let untouched = [
+                    "0",
+                    "-1",
+                    "None",
+                    "false",
+                    "[]",
+                    "\"\"",
+                    "00000000000000000000000000000000",
+                    "9223372036854775807",
+                ];
+                let value = fact.split_once(": ").unwrap().1;
+                assert!(
+                    untouched.contains(&value),
+                    "{name} v{version} seed {seed}: {fact}"
+                );
+            }
         }
     }
 }
 
 #[test]
 fn every_message_reads_and_writes_like_another_implementation() {
-    for_every_message!(same_both_ways);
+    for_every_message!(same_both_ways theirs);
 }
 
-fn bad_bytes_are_errors<O: Message, T>(name: &str) {
+fn bad_bytes_are_errors<O: Message>(name: &str) {
     for version in O::VERSIONS {
         let mut seed = Seed(17);
-        for _ in 0..300 {
+        for _ in 0..40 {
             let good = bytes_of(&O::sample(O::layout(version), &mut seed), version);
             for cut in 0..good.len() {
                 let read = O::decode_body(version, &mut Reader::new(good.slice(..cut)));
@@ -148,13 +177,13 @@ fn cut_mutated_and_random_bytes_never_panic() {
 }
 
 /// Writes the largest count at every position of a good message. Wherever an array or a length stands, it is hit.
-fn hostile_counts_are_errors<O: Message, T>(name: &str) {
+fn hostile_counts_are_errors<O: Message>(name: &str) {
     const COMPACT: &[u8] = &[0xff, 0xff, 0xff, 0xff, 0x0f];
     const CLASSIC: &[u8] = &[0x7f, 0xff, 0xff, 0xff];
     let mut refused = 0;
     for version in O::VERSIONS {
         let mut seed = Seed(5);
-        for _ in 0..20 {
+        for _ in 0..4 {
             let good = bytes_of(&O::sample(O::layout(version), &mut seed), version);
             for at in 0..good.len() {
                 for count in [COMPACT, CLASSIC] {
