@@ -89,7 +89,7 @@ impl Contact {
 }
 
 /// An error with all its sources, for one log field.
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> impl fmt::Display + '_ {
+pub fn chain<'a>(error: &'a (dyn std::error::Error + 'static)) -> impl fmt::Display + 'a {
     Chain(error)
 }
 

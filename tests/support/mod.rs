@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 //! What integration tests stand on: real Kafka clusters, a proxy that spoils connections, producers, an independent
 //! checker, and the daemon as a process. Nothing here uses the product's own code: a fault in it must not hide itself.
 
@@ -18,6 +17,7 @@
 pub mod checker;
 pub mod client;
 pub mod daemon;
+pub mod fake_broker;
 pub mod kafka;
 pub mod nodes;
 pub mod process;
@@ -46,8 +46,3 @@ where
         }
     }
 }
-=======
-//! What tests share. Must not hold assertions of single tests.
-
-pub(crate) mod fake_broker;
->>>>>>> h-client
