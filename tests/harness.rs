@@ -459,8 +459,10 @@ fn produce_error_at(version: i16, frame: &[u8]) -> usize {
 #[tokio::test]
 #[ignore = "run by no_broker_outlives_a_killed_test_process"]
 async fn victim() {
+    let Ok(report) = std::env::var("HARNESS_VICTIM_FILE") else {
+        return;
+    };
     let cluster = KafkaCluster::start(ClusterOptions::new("victim")).await;
-    let report = std::env::var("HARNESS_VICTIM_FILE").expect("set by the other test");
     std::fs::write(&report, cluster.pid(1).unwrap().to_string()).unwrap();
     std::future::pending::<()>().await;
 }

@@ -104,10 +104,7 @@ pub struct TopicPartition {
 impl TopicPartition {
     /// The partition `partition` of `topic`.
     pub fn new(topic: &str, partition: i32) -> Self {
-        Self {
-            topic: Arc::from(topic),
-            partition,
-        }
+        Self { topic: Arc::from(topic), partition }
     }
 }
 
@@ -173,8 +170,7 @@ impl BatchHeader {
 
     /// Offset of the last record position of the batch, inclusive.
     pub fn last_offset(&self) -> i64 {
-        self.base_offset
-            .saturating_add(i64::from(self.last_offset_delta))
+        self.base_offset.saturating_add(i64::from(self.last_offset_delta))
     }
 
     /// The next offset after the batch.

@@ -149,7 +149,7 @@ pub async fn ends(
     isolation: &'static str,
 ) -> BTreeMap<i32, (i64, i64)> {
     let side = Side::new(bootstrap, topic, isolation, &[]);
-    blocking(move || side.ends()).await.unwrap()
+    blocking(move || side.ends_within(&side.consumer(), Duration::from_secs(30))).await
 }
 
 /// All that a consumer sees of a partition, as text with the offset: for topics of a few records.
@@ -373,6 +373,24 @@ impl Side {
         self.ends_by(&self.consumer())
     }
 
+    /// The ends, asked again while a broker says that it is not the leader or is away. Blocks; panics at the deadline.
+    fn ends_within(
+        &self,
+        consumer: &BaseConsumer,
+        deadline: Duration,
+    ) -> BTreeMap<i32, (i64, i64)> {
+        let end = Instant::now() + deadline;
+        loop {
+            match self.ends_by(consumer) {
+                Ok(ends) => return ends,
+                Err(error) if Instant::now() >= end => {
+                    panic!("{} at {}: {error}", self.topic, self.bootstrap)
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(100)),
+            }
+        }
+    }
+
     fn ends_by(&self, consumer: &BaseConsumer) -> Result<BTreeMap<i32, (i64, i64)>, String> {
         let wait = Duration::from_secs(10);
         let metadata = consumer
@@ -398,9 +416,7 @@ impl Side {
         mut each: impl FnMut(i32, &BorrowedMessage<'_>),
     ) -> BTreeMap<i32, (i64, i64)> {
         let consumer = self.consumer();
-        let ends = self.ends_by(&consumer).unwrap_or_else(|error| {
-            panic!("{} at {}: {error}", self.topic, self.bootstrap);
-        });
+        let ends = self.ends_within(&consumer, deadline);
         let mut assignment = TopicPartitionList::new();
         for (partition, (start, _)) in &ends {
             assignment

@@ -469,17 +469,24 @@ impl KafkaCluster {
         .await
     }
 
-    /// Waits until all replicas of all partitions of a topic are in sync.
+    /// Waits until every running broker shows the same leaders and all replicas of a topic in sync.
     pub async fn wait_in_sync(&self, topic: &str) {
         poll_until("all replicas in sync", READY, async || {
-            let partitions = self.partitions(topic).await?;
-            match partitions
-                .values()
-                .find(|p| p.isr.len() < p.replicas.len() || p.leader.is_none())
-            {
-                Some(behind) => Err(format!("{behind:?}")),
-                None => Ok(()),
+            let mut agreed = None;
+            for id in self.running_brokers() {
+                let seen = self.partitions_seen_by(id, topic).await?;
+                let behind = seen
+                    .values()
+                    .find(|p| p.isr.len() < p.replicas.len() || p.leader.is_none());
+                if let Some(behind) = behind {
+                    return Err(format!("broker {id} sees {behind:?}"));
+                }
+                let leaders: Vec<_> = seen.values().map(|p| (p.leader, p.leader_epoch)).collect();
+                if *agreed.get_or_insert_with(|| leaders.clone()) != leaders {
+                    return Err(format!("broker {id} sees {leaders:?}, another {agreed:?}"));
+                }
             }
+            Ok(())
         })
         .await;
     }
