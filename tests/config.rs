@@ -1,6 +1,12 @@
 //! What people see who write a wrong configuration, and that the shipped ones say the truth.
 //! Must not need a broker.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a helper of a test fails like the test itself"
+)]
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,5 +1,10 @@
 //! The process from outside: how it starts, shows itself, stops and says what is wrong. Must not need a broker.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a helper of a test fails like the test itself"
+)]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, Command, Stdio};
