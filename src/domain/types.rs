@@ -104,7 +104,10 @@ pub struct TopicPartition {
 impl TopicPartition {
     /// The partition `partition` of `topic`.
     pub fn new(topic: &str, partition: i32) -> Self {
-        Self { topic: Arc::from(topic), partition }
+        Self {
+            topic: Arc::from(topic),
+            partition,
+        }
     }
 }
 
@@ -170,7 +173,8 @@ impl BatchHeader {
 
     /// Offset of the last record position of the batch, inclusive.
     pub fn last_offset(&self) -> i64 {
-        self.base_offset.saturating_add(i64::from(self.last_offset_delta))
+        self.base_offset
+            .saturating_add(i64::from(self.last_offset_delta))
     }
 
     /// The next offset after the batch.
