@@ -7,6 +7,7 @@ pub mod connect;
 pub mod connection;
 pub mod contact;
 mod driver;
+pub mod fetch_session;
 pub mod leaders;
 pub mod offsets;
 mod pool;

@@ -1,1 +1,555 @@
-//! The data path: fetch from the source, append to the destination. Must not know HTTP or the command line.
+//! The data path of one mirror: fetch from the source, append to the destination. Must not know HTTP or the command line,
+//! and must not decide: decisions are `domain`'s, this carries them out.
+//!
+//! ```text
+//! source leader --Fetch--> fetcher --batches--> plan --> queue --> append machine --> lane --Produce--> destination leader
+//! ```
+//!
+//! One task per mirror owns all of its partitions. It never waits for a single broker: whatever asks somebody is a future in
+//! [`Mirror::asked`], and its answer comes back as an [`Event`]. So a broker that stands still delays its own partitions only,
+//! and no lock is needed. The bytes flow in the connections' own tasks; per batch this task walks a header, computes two
+//! checksums and moves a few pointers.
+
+mod alignment;
+mod appender;
+mod appending;
+mod budget;
+mod fetcher;
+mod fetching;
+mod partition;
+mod reads;
+mod report;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, info, warn};
+
+use self::alignment::Alignment;
+use self::appender::{LaneKey, Outcome, ProduceLane, Sent};
+use self::budget::Budget;
+use self::fetcher::{FetchFault, FetchOutcome, Fetcher, FetcherKey};
+use self::fetching::FetcherSeat;
+use self::partition::{Failure, Partition, PartitionKey, producer_id};
+use self::reads::Reads;
+use crate::config;
+use crate::domain::append::{
+    AppendConfig, AppendMachine, Effect, EndRead, FillAnswer, ProducerEntry, ResumeCause,
+};
+use crate::domain::desired::{TopicEntry, TopicGate, TopicSet};
+use crate::domain::state::PartitionState;
+use crate::domain::status::MirrorStatus;
+use crate::domain::types::{BrokerId, ProducerId, TopicPartition};
+use crate::kafka::cluster::{Cluster, Leaders};
+use crate::kafka::connect::ConnectError;
+use crate::kafka::connection::Connection;
+use crate::kafka::contact::Contact;
+use crate::metrics::Metrics;
+
+/// How often status and gauges are renewed, and stalls looked for.
+const TICK: Duration = Duration::from_millis(500);
+
+/// A partition that could not append for so long gives its bytes back.
+const STALL: Duration = Duration::from_secs(1);
+
+/// After a change of leaders the old one's answers are awaited so long.
+const OLD_LEADER_GRACE: Duration = Duration::from_secs(2);
+
+/// Comparisons at the same time: each reads up to 1 MiB from both sides.
+const COMPARED_AT_ONCE: usize = 4;
+
+/// Answers in flight are awaited so long at a stop.
+const STOP_GRACE: Duration = Duration::from_secs(8);
+
+/// A summary in the log at most so often.
+const SUMMARY_EVERY: Duration = Duration::from_secs(60);
+
+/// The broker's default of `producer.id.expiration.ms`, where we may not read it.
+const PRODUCER_EXPIRATION: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What one mirror needs from the outside.
+pub struct MirrorParts {
+    /// Its part of the configuration.
+    pub config: config::Mirror,
+    /// Bytes of records that it may hold.
+    pub memory_bytes: usize,
+    /// Time limit of one request to either side.
+    pub request_timeout: Duration,
+    /// Where records come from.
+    pub source: Cluster,
+    /// Where they go.
+    pub destination: Cluster,
+    /// The source's health.
+    pub source_contact: Arc<Contact>,
+    /// The topics to mirror, as `sync` prepares them.
+    pub topics: watch::Receiver<Arc<TopicSet>>,
+    /// Asks `sync` to hold the configs of a topic.
+    pub hold: mpsc::Sender<Arc<str>>,
+    /// Where the partitions' status goes.
+    pub status: watch::Sender<Arc<MirrorStatus>>,
+    /// Metrics of the process.
+    pub metrics: Metrics,
+    /// The wall clock, in milliseconds since 1970.
+    pub wall_clock_ms: fn() -> i64,
+    /// Ends the mirror.
+    pub stop: CancellationToken,
+}
+
+impl std::fmt::Debug for MirrorParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MirrorParts").field("name", &self.config.name).finish_non_exhaustive()
+    }
+}
+
+/// Runs the data path of one mirror until it is stopped; answers in flight are awaited then.
+pub async fn run(parts: MirrorParts) {
+    let stop = parts.stop.clone();
+    let mut mirror = Mirror::new(parts);
+    mirror.run(&stop).await;
+}
+
+/// An answer to something that was asked.
+enum Event {
+    Fetched { key: FetcherKey, fetcher: Fetcher, outcome: Result<FetchOutcome, FetchFault>, wanted: Vec<(PartitionKey, i64)> },
+    Produced { lane: LaneKey, outcomes: Vec<(Sent, Outcome)>, lost: Option<&'static str> },
+    Connected { lane: LaneKey, connection: Result<Connection, ConnectError> },
+    ProducersRead(Vec<(PartitionKey, u64, Option<Option<ProducerEntry>>)>),
+    EndsRead(Vec<(PartitionKey, u64, Option<EndRead>)>),
+    Filled { key: PartitionKey, generation: u64, answer: FillAnswer },
+    Watermarks { broker: BrokerId, answers: Vec<(PartitionKey, i64)> },
+    Aligned { key: PartitionKey, generation: u64, alignment: Alignment },
+    Located { key: PartitionKey, generation: u64, ends: Option<(i64, i64)> },
+    Identified { key: PartitionKey, generation: u64, reason: String, producer_id: Option<ProducerId> },
+    Expiration(Option<Duration>),
+}
+
+/// What a timer wakes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Alarm {
+    Tick,
+    Waited(PartitionKey, u64, u64),
+    Retry(PartitionKey, u64),
+    Undelay(PartitionKey),
+    GiveUpAnswers(PartitionKey, u64),
+    Fetch(FetcherKey),
+    Expiration,
+}
+
+struct Mirror {
+    name: String,
+    parts: MirrorParts,
+    partitions: HashMap<PartitionKey, Partition>,
+    keys: BTreeMap<TopicPartition, PartitionKey>,
+    next_key: PartitionKey,
+    topics: Arc<TopicSet>,
+    hold_asked: HashSet<Arc<str>>,
+    asked: FuturesUnordered<BoxFuture<'static, Event>>,
+    effects: VecDeque<(PartitionKey, Effect)>,
+    reads: Reads,
+    to_compare: VecDeque<(PartitionKey, u64, i64)>,
+    comparing: usize,
+    fetchers: BTreeMap<FetcherKey, FetcherSeat>,
+    next_fetch_lane: u16,
+    eager_fetchers: BTreeSet<FetcherKey>,
+    lanes: HashMap<LaneKey, ProduceLane>,
+    eager_lanes: BTreeSet<LaneKey>,
+    budget: Budget,
+    held_bytes: HeldBytes,
+    asking_watermarks: HashSet<BrokerId>,
+    alarms: BinaryHeap<Reverse<(Instant, Alarm)>>,
+    expiration: Option<Duration>,
+    source_leaders: watch::Receiver<Arc<Leaders>>,
+    destination_leaders: watch::Receiver<Arc<Leaders>>,
+    summary_at: Instant,
+    stopping: bool,
+}
+
+impl Mirror {
+    fn new(parts: MirrorParts) -> Self {
+        let now = Instant::now();
+        Self {
+            name: parts.config.name.clone(),
+            budget: Budget::new(parts.memory_bytes),
+            source_leaders: parts.source.watch(),
+            destination_leaders: parts.destination.watch(),
+            partitions: HashMap::new(),
+            keys: BTreeMap::new(),
+            next_key: 0,
+            topics: Arc::default(),
+            hold_asked: HashSet::new(),
+            asked: FuturesUnordered::new(),
+            effects: VecDeque::new(),
+            reads: Reads::default(),
+            to_compare: VecDeque::new(),
+            comparing: 0,
+            fetchers: BTreeMap::new(),
+            next_fetch_lane: 0,
+            eager_fetchers: BTreeSet::new(),
+            lanes: HashMap::new(),
+            eager_lanes: BTreeSet::new(),
+            held_bytes: HeldBytes::default(),
+            asking_watermarks: HashSet::new(),
+            alarms: BinaryHeap::from([Reverse((now, Alarm::Tick)), Reverse((now, Alarm::Expiration))]),
+            expiration: None,
+            summary_at: now,
+            stopping: false,
+            parts,
+        }
+    }
+
+    async fn run(&mut self, stop: &CancellationToken) {
+        let mut give_up = None;
+        loop {
+            self.work();
+            if self.stopping && (self.in_flight() == 0 || give_up.is_some_and(|at| at <= Instant::now())) {
+                break;
+            }
+            let wake_at = self.alarms.peek().map_or_else(|| Instant::now() + TICK, |Reverse((at, _))| *at);
+            tokio::select! {
+                biased;
+                () = stop.cancelled(), if !self.stopping => {
+                    self.stopping = true;
+                    give_up = Some(Instant::now() + STOP_GRACE);
+                }
+                Some(event) = self.asked.next(), if !self.asked.is_empty() => {
+                    self.hear(event);
+                    // More answers may be there: one round of sending serves them all.
+                    while let Some(Some(event)) = self.asked.next().now_or_never() {
+                        self.hear(event);
+                    }
+                }
+                changed = self.parts.topics.changed() => match changed {
+                    Ok(()) => self.take_topics(),
+                    Err(_) => self.stopping = true,
+                },
+                Ok(()) = self.destination_leaders.changed() => self.follow_destination_leaders(),
+                Ok(()) = self.source_leaders.changed() => self.follow_source_leaders(),
+                () = sleep_until(wake_at) => self.ring(),
+            }
+        }
+        let unanswered = self.in_flight();
+        if unanswered > 0 {
+            warn!(mirror = %self.name, unanswered, "stopped with unanswered appends, the next start looks at the log");
+        }
+    }
+
+    /// Everything that can be done now without waiting.
+    fn work(&mut self) {
+        while let Some((key, effect)) = self.effects.pop_front() {
+            self.carry_out(key, effect);
+        }
+        self.send_reads();
+        self.compare_next();
+        self.append_all();
+        self.fetch_all();
+    }
+
+    fn in_flight(&self) -> usize {
+        self.lanes.values().map(|lane| lane.in_flight).sum()
+    }
+
+    fn hear(&mut self, event: Event) {
+        match event {
+            Event::Fetched { key, fetcher, outcome, wanted } => self.fetched(key, fetcher, outcome, &wanted),
+            Event::Produced { lane, outcomes, lost } => self.produced(lane, outcomes, lost),
+            Event::Connected { lane, connection } => self.connected(lane, connection),
+            Event::ProducersRead(answers) => {
+                for (key, generation, entry) in answers {
+                    self.tell(key, generation, |machine| match entry {
+                        Some(entry) => machine.producer_read(entry),
+                        None => machine.read_failed(),
+                    });
+                }
+            }
+            Event::EndsRead(answers) => {
+                for (key, generation, end) in answers {
+                    if let (Some(end), Some(partition)) = (end, self.partitions.get_mut(&key)) {
+                        partition.destination_high_watermark = end.high_watermark;
+                    }
+                    self.tell(key, generation, |machine| match end {
+                        Some(end) => machine.end_read(end),
+                        None => machine.read_failed(),
+                    });
+                }
+            }
+            Event::Filled { key, generation, answer } => self.tell(key, generation, |machine| machine.filled(answer)),
+            Event::Watermarks { broker, answers } => {
+                self.asking_watermarks.remove(&broker);
+                for (key, high_watermark) in answers {
+                    if let Some(partition) = self.partitions.get_mut(&key) {
+                        partition.destination_high_watermark = high_watermark;
+                    }
+                }
+            }
+            Event::Aligned { key, generation, alignment } => self.aligned(key, generation, alignment),
+            Event::Located { key, generation, ends } => self.located(key, generation, ends),
+            Event::Identified { key, generation, reason, producer_id } => {
+                self.identified(key, generation, reason, producer_id);
+            }
+            Event::Expiration(found) => {
+                if self.expiration.is_none() {
+                    self.expiration = Some(found.unwrap_or(PRODUCER_EXPIRATION));
+                    let waiting: Vec<PartitionKey> = self.partitions.keys().copied().collect();
+                    for key in waiting {
+                        self.start(key);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells a partition's machine something and notes what it wants next. Nothing if the machine is another by now.
+    fn tell(
+        &mut self,
+        key: PartitionKey,
+        generation: u64,
+        event: impl FnOnce(&mut AppendMachine) -> Effect,
+    ) {
+        if let Some(partition) = self.partitions.get_mut(&key).filter(|p| p.generation == generation) {
+            let effect = event(&mut partition.machine);
+            if effect != Effect::None {
+                self.effects.push_back((key, effect));
+            }
+        }
+    }
+
+    fn wake_in(&mut self, pause: Duration, alarm: Alarm) {
+        self.alarms.push(Reverse((Instant::now() + pause, alarm)));
+    }
+
+    fn ring(&mut self) {
+        let now = Instant::now();
+        while let Some(Reverse((at, alarm))) = self.alarms.peek().copied() {
+            if at > now {
+                break;
+            }
+            self.alarms.pop();
+            match alarm {
+                Alarm::Tick => {
+                    self.wake_in(TICK, Alarm::Tick);
+                    self.tick(now);
+                }
+                Alarm::Waited(key, generation, waits) => {
+                    if self.partitions.get(&key).is_some_and(|partition| partition.waits == waits) {
+                        self.tell(key, generation, AppendMachine::waited);
+                    }
+                }
+                Alarm::Retry(key, generation) => {
+                    let still = self.partitions.get(&key).is_some_and(|partition| {
+                        partition.generation == generation && partition.failure.is_some()
+                    });
+                    if still {
+                        self.start(key);
+                    }
+                }
+                Alarm::Undelay(key) => {
+                    if let Some(partition) = self.partitions.get_mut(&key) {
+                        partition.delayed_until = None;
+                    }
+                    self.want_fetch(key);
+                }
+                Alarm::GiveUpAnswers(key, round) => self.give_up_answers(key, round),
+                Alarm::Fetch(key) => {
+                    self.eager_fetchers.insert(key);
+                }
+                Alarm::Expiration => self.ask_expiration(),
+            }
+        }
+    }
+
+    /// How long the destination remembers producers, asked until somebody answers.
+    fn ask_expiration(&mut self) {
+        if self.expiration.is_some() {
+            return;
+        }
+        let cluster = self.parts.destination.clone();
+        let timeout = self.parts.request_timeout;
+        self.asked.push(async move { Event::Expiration(reads::producer_expiration(&cluster, timeout).await) }.boxed());
+    }
+
+    // ---- topics and partitions
+
+    fn take_topics(&mut self) {
+        let set = Arc::clone(&self.parts.topics.borrow_and_update());
+        self.topics = Arc::clone(&set);
+        let wanted: BTreeSet<TopicPartition> = set
+            .topics
+            .iter()
+            .flat_map(|(topic, entry)| {
+                (0..entry.partitions).map(|partition| TopicPartition { topic: Arc::clone(topic), partition })
+            })
+            .collect();
+        let gone: Vec<TopicPartition> = self.keys.keys().filter(|name| !wanted.contains(name)).cloned().collect();
+        for name in gone {
+            if let Some(key) = self.keys.remove(&name) {
+                self.partitions.remove(&key);
+                self.parts.metrics.remove_partition(&self.name, &name);
+                info!(mirror = %self.name, topic = %name.topic, partition = name.partition, "no longer mirrored");
+            }
+        }
+        for name in wanted {
+            if let Some(entry) = set.topics.get(&name.topic) {
+                self.take_partition(name, entry);
+            }
+        }
+        self.follow_destination_leaders();
+        self.follow_source_leaders();
+    }
+
+    fn take_partition(&mut self, name: TopicPartition, entry: &TopicEntry) {
+        let known = self.keys.get(&name).copied();
+        let key = known.unwrap_or_else(|| {
+            let key = self.next_key;
+            self.next_key = self.next_key.saturating_add(1);
+            let metrics = self.parts.metrics.partition(&self.name, &name);
+            let ids = (entry.source_topic_id, entry.destination_topic_id);
+            let mut partition = Partition::new(name.clone(), ids, self.append_config(&name), metrics);
+            partition.enter(PartitionState::LogTruncation);
+            self.partitions.insert(key, partition);
+            self.keys.insert(name.clone(), key);
+            key
+        });
+        match &entry.gate {
+            TopicGate::Failed { reason, permanent } => {
+                let already = self.partitions.get(&key).and_then(|partition| partition.failure.as_ref());
+                if already.is_none_or(|failure| failure.reason != *reason) {
+                    self.fail(key, "topic", reason.clone(), *permanent, false);
+                }
+            }
+            TopicGate::Unheld | TopicGate::Held { .. } => {
+                let Some(partition) = self.partitions.get_mut(&key) else { return };
+                partition.source_topic_id = entry.source_topic_id;
+                partition.destination_topic_id = entry.destination_topic_id;
+                if let TopicGate::Held { max_message_bytes } = entry.gate {
+                    partition.machine.limit_batch_bytes(max_message_bytes);
+                    self.hold_asked.remove(&name.topic);
+                }
+                let of_topic = partition.failure.as_ref().is_some_and(|failure| failure.of_topic);
+                if known.is_none() || of_topic {
+                    self.start(key);
+                } else {
+                    self.begin_mirroring(key);
+                }
+            }
+        }
+    }
+
+    /// True if the configs of the partition's topic are held: appending may begin.
+    fn is_held(&self, name: &TopicPartition) -> bool {
+        let entry = self.topics.topics.get(&name.topic);
+        entry.is_some_and(|entry| matches!(entry.gate, TopicGate::Held { .. }))
+    }
+
+    fn append_config(&self, name: &TopicPartition) -> AppendConfig {
+        let held = self.topics.topics.get(&name.topic).map(|entry| &entry.gate);
+        AppendConfig {
+            producer_id: producer_id(&self.name, name),
+            max_in_flight: self.parts.config.append.max_in_flight,
+            drain: Duration::from_millis(500),
+            first_pause: Duration::from_millis(50),
+            max_pause: Duration::from_secs(2),
+            producer_expiration: self.expiration.unwrap_or(PRODUCER_EXPIRATION),
+            max_batch_bytes: match held {
+                Some(TopicGate::Held { max_message_bytes }) => *max_message_bytes,
+                Some(TopicGate::Unheld | TopicGate::Failed { .. }) | None => usize::MAX,
+            },
+        }
+    }
+
+    /// Begins with a partition, or begins anew.
+    fn start(&mut self, key: PartitionKey) {
+        if self.expiration.is_none() || self.stopping {
+            return;
+        }
+        let Some(name) = self.partitions.get(&key).map(|partition| partition.name.clone()) else { return };
+        let gate = self.topics.topics.get(&name.topic).map(|entry| &entry.gate);
+        if !matches!(gate, Some(TopicGate::Unheld | TopicGate::Held { .. })) {
+            return;
+        }
+        let config = self.append_config(&name);
+        let leader = self.parts.destination.leader(&name);
+        let Some(partition) = self.partitions.get_mut(&key) else { return };
+        partition.renew(config);
+        partition.leader = leader;
+        partition.enter(PartitionState::LogTruncation);
+        let effect = partition.machine.start();
+        self.effects.push_back((key, effect));
+    }
+
+    /// Puts a partition into FAILED, and plans its retry unless only a person can help.
+    fn fail(&mut self, key: PartitionKey, kind: &'static str, reason: String, permanent: bool, retried_here: bool) {
+        let policy = self.parts.config.retry;
+        let Some(partition) = self.partitions.get_mut(&key) else { return };
+        let attempt = partition.attempts;
+        let pause = (!permanent && retried_here && !policy.exhausted(attempt))
+            .then(|| policy.delay(attempt, rand::random()));
+        if retried_here {
+            partition.attempts = attempt.saturating_add(1);
+        }
+        let config = partition.machine.config().clone();
+        let first = partition.failure.as_ref().is_none_or(|known| known.reason != reason) && attempt == 0;
+        partition.renew(config);
+        partition.failure = Some(Failure {
+            reason: reason.clone(),
+            retry_at: pause.map(|pause| Instant::now() + pause),
+            of_topic: !retried_here,
+            permanent: permanent || (retried_here && pause.is_none()),
+        });
+        partition.enter(PartitionState::Failed);
+        let (name, generation) = (partition.name.clone(), partition.generation);
+        self.parts.metrics.failures.with_label_values(&[self.name.as_str(), kind]).inc();
+        if first || pause.is_none() {
+            error!(
+                mirror = %self.name,
+                topic = %name.topic,
+                partition = name.partition,
+                retry_in = %pause.map_or_else(|| "never".to_owned(), |pause| format!("{pause:.1?}")),
+                %reason,
+                "partition FAILED"
+            );
+        } else {
+            debug!(mirror = %self.name, topic = %name.topic, partition = name.partition, attempt, %reason, "failed again");
+        }
+        if let Some(pause) = pause {
+            self.wake_in(pause, Alarm::Retry(key, generation));
+        }
+    }
+}
+
+/// This mirror's part of a gauge that all mirrors of the process share.
+#[derive(Debug, Default)]
+struct HeldBytes(i64);
+
+impl HeldBytes {
+    fn report(&mut self, metrics: &Metrics, bytes: usize) {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        metrics.memory_held_bytes.add(bytes.saturating_sub(self.0));
+        self.0 = bytes;
+    }
+}
+
+/// The cause of a resume as a metric's label.
+fn cause_label(cause: ResumeCause) -> &'static str {
+    match cause {
+        ResumeCause::Started => "started",
+        ResumeCause::Repeated => "repeated",
+        ResumeCause::Transient(_) => "error_code",
+        ResumeCause::Lost => "lost",
+        ResumeCause::LeaderMoved => "leader_moved",
+        ResumeCause::FillDoubt => "fill",
+    }
+}
+
+/// The brokers that lead any of these partitions.
+fn leaders_of<'a>(cluster: &Cluster, names: impl Iterator<Item = &'a TopicPartition>) -> BTreeSet<BrokerId> {
+    let leaders = cluster.leaders();
+    names.filter_map(|name| leaders.leader(name)).map(|(broker, _)| broker).collect()
+}

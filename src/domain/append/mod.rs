@@ -385,6 +385,11 @@ impl AppendMachine {
         self.resume()
     }
 
+    /// What it was told.
+    pub fn config(&self) -> &AppendConfig {
+        &self.config
+    }
+
     /// Our producer id on this partition.
     pub fn producer_id(&self) -> ProducerId {
         self.config.producer_id
@@ -403,6 +408,12 @@ impl AppendMachine {
     /// Why it looks, or last looked, at the destination's log anew.
     pub fn resume_cause(&self) -> ResumeCause {
         self.cause
+    }
+
+    /// First offsets of the batches whose answers are awaited.
+    pub fn unanswered(&self) -> Vec<i64> {
+        let waiting = self.in_flight.iter().filter(|sent| !sent.acknowledged);
+        waiting.map(|sent| sent.span.first_offset).collect()
     }
 
     /// How many requests are out.
@@ -514,10 +525,11 @@ impl AppendMachine {
                 self.enter_answers(ResumeCause::LeaderMoved);
                 self.answers_in()
             }
+            // No need to wait out a pause that was for the old leader.
+            Phase::Pausing => self.resume(),
             // Every other phase asks the leader next, or waits for answers of the old one.
             Phase::Idle
             | Phase::Answers
-            | Phase::Pausing
             | Phase::Settling { .. }
             | Phase::ReadingProducer { .. }
             | Phase::ReadingEnd { .. }
@@ -652,7 +664,7 @@ impl AppendMachine {
         }
     }
 
-    /// The time of [`Effect::Wait`] is over.
+    /// The time of the last [`Effect::Wait`] is over. Not for one that [`AppendMachine::leader_moved`] cut short.
     pub fn waited(&mut self) -> Effect {
         match self.phase {
             Phase::Pausing => self.resume(),

@@ -1,0 +1,245 @@
+//! Questions to destination leaders about the ends of their logs and our producers, gathered per broker so that a thousand
+//! partitions cost a few requests. Must not decide what the answers mean.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use super::Event;
+use super::partition::PartitionKey;
+use crate::domain::append::{EndRead, FillAnswer, ProducerEntry};
+use crate::domain::types::{BrokerId, LeaderEpoch, ProducerEpoch, ProducerId, Sequence, TopicPartition};
+use crate::kafka::admin::describe_broker_configs;
+use crate::kafka::cluster::{Cluster, Lane};
+use crate::kafka::offsets::{OffsetKind, describe_producers, list_offsets};
+use crate::wire::api::txn_markers::{WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest};
+use crate::wire::error_code::ErrorCode;
+
+/// A broker that does not answer such a small question for so long is asked again over a new connection.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+struct EndWanted {
+    key: PartitionKey,
+    generation: u64,
+    partition: TopicPartition,
+    leader_epoch: LeaderEpoch,
+}
+
+#[derive(Debug)]
+struct ProducerWanted {
+    key: PartitionKey,
+    generation: u64,
+    partition: TopicPartition,
+    producer_id: ProducerId,
+}
+
+/// What is wanted and not asked yet.
+#[derive(Debug, Default)]
+pub(super) struct Reads {
+    ends: HashMap<BrokerId, Vec<EndWanted>>,
+    producers: HashMap<BrokerId, Vec<ProducerWanted>>,
+}
+
+impl Reads {
+    pub(super) fn want_end(
+        &mut self,
+        broker: BrokerId,
+        leader_epoch: LeaderEpoch,
+        key: PartitionKey,
+        generation: u64,
+        partition: TopicPartition,
+    ) {
+        self.ends.entry(broker).or_default().push(EndWanted { key, generation, partition, leader_epoch });
+    }
+
+    pub(super) fn want_producer(
+        &mut self,
+        broker: BrokerId,
+        producer_id: ProducerId,
+        key: PartitionKey,
+        generation: u64,
+        partition: TopicPartition,
+    ) {
+        self.producers.entry(broker).or_default().push(ProducerWanted { key, generation, partition, producer_id });
+    }
+
+    /// One request per broker for all that is wanted.
+    pub(super) fn ask(&mut self, cluster: &Cluster, timeout: Duration) -> Vec<BoxFuture<'static, Event>> {
+        let timeout = timeout.min(READ_TIMEOUT);
+        let ends = std::mem::take(&mut self.ends).into_iter().map(|(broker, wanted)| {
+            let cluster = cluster.clone();
+            async move { Event::EndsRead(read_ends(&cluster, broker, wanted, timeout).await) }.boxed()
+        });
+        let producers = std::mem::take(&mut self.producers).into_iter().map(|(broker, wanted)| {
+            let cluster = cluster.clone();
+            async move { Event::ProducersRead(read_producers(&cluster, broker, wanted, timeout).await) }.boxed()
+        });
+        ends.chain(producers).collect()
+    }
+}
+
+async fn read_ends(
+    cluster: &Cluster,
+    broker: BrokerId,
+    wanted: Vec<EndWanted>,
+    timeout: Duration,
+) -> Vec<(PartitionKey, u64, Option<EndRead>)> {
+    let nothing = |wanted: Vec<EndWanted>| wanted.into_iter().map(|one| (one.key, one.generation, None)).collect();
+    let Ok(connection) = cluster.broker(broker, Lane::Control).await else {
+        cluster.request_refresh();
+        return nothing(wanted);
+    };
+    let parts: Vec<_> = wanted.iter().map(|one| (one.partition.clone(), one.leader_epoch)).collect();
+    // Both are queued at once, the log end first: what the watermark then says is not older than the end.
+    let (ends, marks) = futures::join!(
+        list_offsets(&connection, OffsetKind::LogEnd, &parts, timeout),
+        list_offsets(&connection, OffsetKind::HighWatermark, &parts, timeout),
+    );
+    let (Ok(ends), Ok(marks)) = (ends, marks) else {
+        cluster.request_refresh();
+        return nothing(wanted);
+    };
+    let mut refresh = false;
+    let answers = wanted
+        .into_iter()
+        .zip(ends.into_iter().zip(marks))
+        .map(|(one, ((_, end), (_, mark)))| {
+            let read = match (end, mark) {
+                (Ok(end), Ok(mark)) => Some(EndRead {
+                    leader_epoch: one.leader_epoch,
+                    log_end_offset: end.offset,
+                    high_watermark: mark.offset,
+                }),
+                _ => None,
+            };
+            refresh |= read.is_none();
+            (one.key, one.generation, read)
+        })
+        .collect();
+    if refresh {
+        cluster.request_refresh();
+    }
+    answers
+}
+
+async fn read_producers(
+    cluster: &Cluster,
+    broker: BrokerId,
+    wanted: Vec<ProducerWanted>,
+    timeout: Duration,
+) -> Vec<(PartitionKey, u64, Option<Option<ProducerEntry>>)> {
+    let parts: Vec<_> = wanted.iter().map(|one| one.partition.clone()).collect();
+    let answers = match cluster.broker(broker, Lane::Control).await {
+        Ok(connection) => describe_producers(&connection, &parts, timeout).await.ok(),
+        Err(_) => None,
+    };
+    let Some(answers) = answers else {
+        cluster.request_refresh();
+        return wanted.into_iter().map(|one| (one.key, one.generation, None)).collect();
+    };
+    wanted
+        .into_iter()
+        .zip(answers)
+        .map(|(one, (_, producers))| {
+            let entry = producers.ok().map(|producers| {
+                let ours = producers.iter().find(|producer| producer.producer_id == one.producer_id);
+                ours.and_then(|producer| {
+                    Some(ProducerEntry {
+                        epoch: ProducerEpoch(i16::try_from(producer.producer_epoch).ok()?),
+                        last_sequence: (producer.last_sequence >= 0).then_some(Sequence(producer.last_sequence)),
+                    })
+                })
+            });
+            (one.key, one.generation, entry)
+        })
+        .collect()
+}
+
+/// High watermarks of the partitions that `broker` leads; those that it does not answer for are left out.
+pub(super) async fn read_watermarks(
+    cluster: &Cluster,
+    broker: BrokerId,
+    wanted: Vec<(PartitionKey, TopicPartition)>,
+    timeout: Duration,
+) -> Vec<(PartitionKey, i64)> {
+    let Ok(connection) = cluster.broker(broker, Lane::Control).await else { return Vec::new() };
+    let parts: Vec<_> = wanted.iter().map(|(_, name)| (name.clone(), LeaderEpoch::NONE)).collect();
+    let answers = list_offsets(&connection, OffsetKind::HighWatermark, &parts, timeout.min(READ_TIMEOUT)).await;
+    let found = answers.unwrap_or_default();
+    wanted.into_iter().zip(found).filter_map(|((key, _), (_, mark))| Some((key, mark.ok()?.offset))).collect()
+}
+
+/// Start and leader's end of the source log; `None` if its leader cannot be asked.
+pub(super) async fn locate(
+    cluster: &Cluster,
+    broker: BrokerId,
+    partition: TopicPartition,
+    timeout: Duration,
+) -> Option<(i64, i64)> {
+    let connection = cluster.broker(broker, Lane::Control).await.ok()?;
+    let parts = [(partition, LeaderEpoch::NONE)];
+    let timeout = timeout.min(READ_TIMEOUT);
+    let (start, end) = futures::join!(
+        list_offsets(&connection, OffsetKind::LogStart, &parts, timeout),
+        list_offsets(&connection, OffsetKind::LogEnd, &parts, timeout),
+    );
+    let one = |answer: Vec<(TopicPartition, Result<crate::kafka::offsets::ListedOffset, _>)>| {
+        let (_, found): (_, Result<_, crate::kafka::offsets::PartitionFault>) = answer.into_iter().next()?;
+        Some(found.ok()?.offset)
+    };
+    Some((one(start.ok()?)?, one(end.ok()?)?))
+}
+
+/// How long the destination's brokers remember an idle producer (`producer.id.expiration.ms`); `None` if nobody says.
+pub(super) async fn producer_expiration(cluster: &Cluster, timeout: Duration) -> Option<Duration> {
+    let broker = loop {
+        match cluster.refresh(crate::kafka::cluster::Topics::Named(Vec::new())).await {
+            Ok(metadata) => break metadata.brokers.keys().next().copied()?,
+            // The topics task tells that the cluster cannot be reached; the pauses between tries are the cluster's.
+            Err(_) => continue,
+        }
+    };
+    let connection = cluster.broker(broker, Lane::Control).await.ok()?;
+    let configs = describe_broker_configs(&connection, broker, timeout).await.ok()?;
+    let value = configs.get("producer.id.expiration.ms")?.value.clone()?;
+    Some(Duration::from_millis(value.parse().ok()?))
+}
+
+/// Writes `count` control batches to one partition. The answer does not say how many were applied.
+pub(super) async fn write_fillers(
+    cluster: &Cluster,
+    broker: BrokerId,
+    partition: TopicPartition,
+    producer_id: ProducerId,
+    producer_epoch: ProducerEpoch,
+    count: i64,
+    timeout: Duration,
+) -> FillAnswer {
+    let Ok(connection) = cluster.broker(broker, Lane::Markers).await else { return FillAnswer::Lost };
+    let marker = WritableTxnMarker {
+        producer_id,
+        producer_epoch,
+        transaction_result: false,
+        topics: vec![WritableTxnMarkerTopic {
+            name: partition.topic,
+            partition_indexes: vec![partition.partition],
+        }],
+        coordinator_epoch: 0,
+    };
+    let markers = std::iter::repeat_n(marker, usize::try_from(count).unwrap_or(0)).collect();
+    let Ok(response) = connection.call(&WriteTxnMarkersRequest { markers }, timeout).await else {
+        return FillAnswer::Lost;
+    };
+    let codes = response.markers.into_iter().flat_map(|marker| marker.topics).flat_map(|topic| topic.partitions);
+    let first = codes.map(|partition| partition.error_code).find(|code| !code.is_none());
+    match first {
+        None => FillAnswer::Written,
+        Some(code @ (ErrorCode::CLUSTER_AUTHORIZATION_FAILED | ErrorCode::TOPIC_AUTHORIZATION_FAILED)) => {
+            FillAnswer::Denied(code.0)
+        }
+        Some(code) => FillAnswer::Error(code.0),
+    }
+}
