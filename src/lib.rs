@@ -8,4 +8,5 @@ pub mod http;
 pub mod kafka;
 pub mod metrics;
 pub mod mirror;
+pub mod verify;
 pub mod wire;

@@ -12,3 +12,5 @@ pub mod leaders;
 pub mod offsets;
 mod pool;
 pub mod request_error;
+pub mod visible;
+pub mod words;
