@@ -7,15 +7,22 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use crate::config::{Config, HostPort};
-use crate::domain::status::{ClusterStatus, MirrorStatus, Status};
+use crate::config::{self, Config, HostPort};
+use crate::domain::status::{MirrorStatus, Status};
 use crate::http;
+use crate::kafka::cluster::{Cluster, ClusterOptions, Side};
+use crate::kafka::connect::BadAddress;
+use crate::kafka::contact::{Contact, ContactView};
 use crate::metrics::Metrics;
+use crate::mirror::report::cluster_status;
+use crate::mirror::{self, MirrorParts};
+use crate::sync::topics::{self, TopicsError, TopicsOptions};
 
 /// Why the daemon could not start or did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -28,12 +35,33 @@ pub enum AppError {
         /// What the system says.
         source: io::Error,
     },
+    /// The system gives no threads.
+    #[error("cannot start the runtime")]
+    Runtime(#[source] io::Error),
     /// The process cannot be told to stop.
     #[error("cannot listen for signals")]
     Signals(#[source] io::Error),
     /// A metric is there twice or has a bad name.
     #[error("cannot set up the metrics")]
     Metrics(#[from] prometheus::Error),
+    /// A bootstrap server is no address.
+    #[error("mirror {mirror}: a bootstrap server of the {side} is not host:port")]
+    Address {
+        /// The mirror.
+        mirror: String,
+        /// Which cluster.
+        side: Side,
+        /// What is wrong with it.
+        source: BadAddress,
+    },
+    /// A mirror cannot be set up as the configuration says.
+    #[error("mirror {mirror} cannot run")]
+    Topics {
+        /// The mirror.
+        mirror: String,
+        /// Why.
+        source: TopicsError,
+    },
     /// A part panicked; the log says where.
     #[error("a part of the daemon broke")]
     Part(#[from] JoinError),
@@ -48,7 +76,22 @@ pub enum AppError {
     },
 }
 
-const STOP_DEADLINE: Duration = Duration::from_secs(30);
+impl AppError {
+    /// True if only another configuration can help.
+    pub fn is_bad_config(&self) -> bool {
+        matches!(
+            self,
+            Self::Address { .. }
+                | Self::Topics {
+                    source: TopicsError::SameCluster { .. },
+                    ..
+                }
+        )
+    }
+}
+
+/// Mirrors give up unanswered appends after 8 s; an orderly stop takes less than 10 s.
+const STOP_DEADLINE: Duration = Duration::from_millis(9_500);
 
 /// Runs the daemon until SIGTERM or SIGINT. A second signal ends the process at once.
 ///
@@ -66,15 +109,36 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         .map_err(|source| AppError::Bind { addr, source })?;
 
     let stop = CancellationToken::new();
-    let mut parts = JoinSet::new();
-    let status = Arc::new(status_at_start(&config));
+    let mut parts: JoinSet<Result<(), AppError>> = JoinSet::new();
+    let mut mirrors = Vec::new();
+    let memory_bytes = config.limits.memory_bytes / config.mirrors.len().max(1);
+    for mirror in &config.mirrors {
+        mirrors.push(start_mirror(
+            &config,
+            mirror,
+            memory_bytes,
+            &metrics,
+            &mut parts,
+            &stop,
+        )?);
+    }
+    let mirrors: Arc<[MirrorView]> = mirrors.into();
+    let started_at_seconds = wall_clock()
+        .duration_since(UNIX_EPOCH)
+        .ok()
+        .map(|since| since.as_secs());
     let sources = http::Sources {
+        refresh: refresh_contacts(&metrics, &mirrors),
         metrics,
-        refresh: Arc::new(|| {}),
-        readiness: Arc::new(http::Readiness::default),
-        status: Arc::new(move || Status::clone(&status)),
+        readiness: readiness(&mirrors),
+        status: status(&mirrors, started_at_seconds, &config),
     };
-    parts.spawn(http::serve(listener, sources, stop.clone()));
+    let http_stop = CancellationToken::new();
+    let http_stopped = http_stop.clone();
+    parts.spawn(async move {
+        http::serve(listener, sources, http_stopped).await;
+        Ok(())
+    });
     info!(
         version = env!("CARGO_PKG_VERSION"),
         mirrors = config.mirrors.len(),
@@ -87,13 +151,15 @@ pub async fn run(config: Config) -> Result<(), AppError> {
             Ok(())
         }
         Some(ended) = parts.join_next() => match ended {
-            Ok(()) => Err(AppError::EndedEarly),
+            Ok(Ok(())) => Err(AppError::EndedEarly),
+            Ok(Err(error)) => Err(error),
             Err(broken) => Err(AppError::Part(broken)),
         },
     };
     stop.cancel();
+    // Whoever watches sees the mirrors stop: the endpoint goes last.
     let drained = tokio::select! {
-        drained = timeout(STOP_DEADLINE, drain(&mut parts)) => drained,
+        drained = timeout(STOP_DEADLINE, drain(&mut parts, &http_stop)) => drained,
         name = signals.next() => {
             error!(signal = name, "second signal, ending at once");
             std::process::exit(1);
@@ -107,41 +173,219 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     Ok(())
 }
 
-async fn drain(parts: &mut JoinSet<()>) -> Result<(), AppError> {
+async fn drain(
+    parts: &mut JoinSet<Result<(), AppError>>,
+    http_stop: &CancellationToken,
+) -> Result<(), AppError> {
     let mut outcome = Ok(());
-    while let Some(ended) = parts.join_next().await {
-        if let (Err(broken), Ok(())) = (ended, &outcome) {
-            outcome = Err(AppError::Part(broken));
+    loop {
+        if parts.len() <= 1 {
+            http_stop.cancel();
+        }
+        let Some(ended) = parts.join_next().await else {
+            return outcome;
+        };
+        let ended = ended.map_err(AppError::Part).flatten();
+        if outcome.is_ok() {
+            outcome = ended;
         }
     }
-    outcome
 }
 
-fn status_at_start(config: &Config) -> Status {
-    Status {
+/// What the endpoint shows of one mirror.
+struct MirrorView {
+    status: watch::Receiver<Arc<MirrorStatus>>,
+    name: String,
+    source_contact: Arc<Contact>,
+    destination_contact: Arc<Contact>,
+    destination: Cluster,
+}
+
+/// Starts the two tasks of a mirror: its topics and its data path.
+fn start_mirror(
+    config: &Config,
+    mirror: &config::Mirror,
+    memory_bytes: usize,
+    metrics: &Metrics,
+    parts: &mut JoinSet<Result<(), AppError>>,
+    stop: &CancellationToken,
+) -> Result<MirrorView, AppError> {
+    let connection = &config.destination.connection;
+    let cluster = |side, servers: &[HostPort]| {
+        let options = ClusterOptions {
+            client_id: connection.client_id.clone(),
+            connect_timeout: connection.connect_timeout,
+            request_timeout: connection.request_timeout,
+            socket_buffer_bytes: Some(connection.socket_buffer_bytes),
+            ..ClusterOptions::new(side, servers.iter().map(HostPort::to_string).collect())
+        };
+        Cluster::new(options).map_err(|source| AppError::Address {
+            mirror: mirror.name.clone(),
+            side,
+            source,
+        })
+    };
+    let source = cluster(Side::Source, &mirror.source.bootstrap_servers)?;
+    let destination = cluster(Side::Destination, &config.destination.bootstrap_servers)?;
+    let source_contact = Arc::new(Contact::new(&mirror.name, Side::Source));
+    let destination_contact = Arc::new(Contact::new(&mirror.name, Side::Destination));
+    let (sets, topics) = watch::channel(Arc::default());
+    // A place per topic that is compared at the moment; the mirror asks again if it is full.
+    let (hold, hold_wanted) = mpsc::channel(256);
+    let first = MirrorStatus {
+        name: mirror.name.clone(),
+        source: cluster_status(
+            mirror
+                .source
+                .bootstrap_servers
+                .iter()
+                .map(HostPort::to_string)
+                .collect(),
+            None,
+            source_contact.view(),
+        ),
+        ..MirrorStatus::default()
+    };
+    let (status, shown) = watch::channel(Arc::new(first));
+    let view = MirrorView {
+        status: shown,
+        name: mirror.name.clone(),
+        source_contact: Arc::clone(&source_contact),
+        destination_contact: Arc::clone(&destination_contact),
+        destination: destination.clone(),
+    };
+    let options = TopicsOptions {
+        mirror: mirror.name.clone(),
+        filter: mirror.topics.filter.clone(),
+        config_exclude: mirror.topics.config_exclude.clone(),
+        replication_factor: mirror.topics.replication_factor,
+        refresh_interval: mirror.metadata_refresh_interval,
+        request_timeout: connection.request_timeout,
+    };
+    let name = mirror.name.clone();
+    let preparing = topics::run(
+        options,
+        source.clone(),
+        destination.clone(),
+        Arc::clone(&source_contact),
+        destination_contact,
+        sets,
+        hold_wanted,
+        stop.clone(),
+    );
+    parts.spawn(async move {
+        preparing.await.map_err(|source| AppError::Topics {
+            mirror: name,
+            source,
+        })
+    });
+    let copying = mirror::run(MirrorParts {
+        config: mirror.clone(),
+        memory_bytes,
+        request_timeout: connection.request_timeout,
+        source: source.clone(),
+        destination: destination.clone(),
+        source_contact,
+        topics,
+        hold,
+        status,
+        metrics: metrics.clone(),
+        wall_clock_ms,
+        stop: stop.clone(),
+    });
+    parts.spawn(async move {
+        copying.await;
+        source.close().await;
+        destination.close().await;
+        Ok(())
+    });
+    Ok(view)
+}
+
+/// The destination counts as reachable if any mirror reaches it.
+fn destination_view(mirrors: &[MirrorView]) -> ContactView {
+    let mut views: Vec<ContactView> = mirrors
+        .iter()
+        .map(|mirror| mirror.destination_contact.view())
+        .collect();
+    views.sort_by_key(|view| {
+        (
+            !view.reachable,
+            view.since_last_answer.is_none(),
+            view.since_last_answer,
+        )
+    });
+    views.into_iter().next().unwrap_or_default()
+}
+
+fn readiness(mirrors: &Arc<[MirrorView]>) -> http::ReadinessSource {
+    let mirrors = Arc::clone(mirrors);
+    Arc::new(move || {
+        let view = destination_view(&mirrors);
+        let missing = (!view.reachable).then(|| match view.error {
+            Some(error) => format!("the destination cluster cannot be reached: {error}"),
+            None => "the destination cluster has not answered yet".to_owned(),
+        });
+        http::Readiness {
+            missing: missing.into_iter().collect(),
+        }
+    })
+}
+
+fn refresh_contacts(metrics: &Metrics, mirrors: &Arc<[MirrorView]>) -> http::MetricsRefresh {
+    let (metrics, mirrors) = (metrics.clone(), Arc::clone(mirrors));
+    let started = Instant::now();
+    Arc::new(move || {
+        let seconds = |view: ContactView| {
+            view.since_last_answer
+                .unwrap_or_else(|| started.elapsed())
+                .as_secs_f64()
+        };
+        metrics
+            .destination_last_contact_seconds
+            .set(seconds(destination_view(&mirrors)));
+        for mirror in mirrors.iter() {
+            let labels = [mirror.name.as_str()];
+            metrics
+                .source_last_contact_seconds
+                .with_label_values(&labels)
+                .set(seconds(mirror.source_contact.view()));
+        }
+    })
+}
+
+fn status(
+    mirrors: &Arc<[MirrorView]>,
+    started_at_seconds: Option<u64>,
+    config: &Config,
+) -> http::StatusSource {
+    let mirrors = Arc::clone(mirrors);
+    let servers: Vec<String> = config
+        .destination
+        .bootstrap_servers
+        .iter()
+        .map(HostPort::to_string)
+        .collect();
+    Arc::new(move || Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        started_at_seconds: wall_clock()
-            .duration_since(UNIX_EPOCH)
-            .ok()
-            .map(|since| since.as_secs()),
-        destination: cluster_at_start(&config.destination.bootstrap_servers),
-        mirrors: config
-            .mirrors
+        started_at_seconds,
+        destination: cluster_status(
+            servers.clone(),
+            mirrors
+                .iter()
+                .find_map(|mirror| mirror.destination.cluster_id()),
+            destination_view(&mirrors),
+        ),
+        mirrors: mirrors
             .iter()
-            .map(|mirror| MirrorStatus {
-                name: mirror.name.clone(),
-                source: cluster_at_start(&mirror.source.bootstrap_servers),
-                ..MirrorStatus::default()
-            })
+            .map(|mirror| MirrorStatus::clone(&mirror.status.borrow()))
             .collect(),
-    }
+    })
 }
 
-fn cluster_at_start(servers: &[HostPort]) -> ClusterStatus {
-    ClusterStatus {
-        bootstrap_servers: servers.iter().map(HostPort::to_string).collect(),
-        ..ClusterStatus::default()
-    }
+fn wall_clock_ms() -> i64 {
+    let since = wall_clock().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[expect(

@@ -8,5 +8,6 @@ pub mod http;
 pub mod kafka;
 pub mod metrics;
 pub mod mirror;
+pub mod sync;
 pub mod verify;
 pub mod wire;

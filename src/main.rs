@@ -9,8 +9,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use tracing::error;
 use tracing_subscriber::EnvFilter;
+use truemirror::app::AppError;
 use truemirror::cli::{Cli, Command, ConfigArgs, exit};
 use truemirror::config::{Config, Log, LogFormat};
+use truemirror::kafka::contact::chain;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -29,14 +31,19 @@ fn run(args: &ConfigArgs) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();
-    let outcome = runtime
-        .map_err(anyhow::Error::from)
-        .and_then(|runtime| Ok(runtime.block_on(truemirror::app::run(config))?));
+    let outcome = match runtime {
+        Ok(runtime) => runtime.block_on(truemirror::app::run(config)),
+        Err(source) => Err(AppError::Runtime(source)),
+    };
     match outcome {
         Ok(()) => ExitCode::from(exit::DONE),
         Err(reason) => {
-            error!(error = format!("{reason:#}"), "ended");
-            ExitCode::from(exit::FAILED)
+            error!(error = %chain(&reason), "ended");
+            ExitCode::from(if reason.is_bad_config() {
+                exit::BAD_CONFIG
+            } else {
+                exit::FAILED
+            })
         }
     }
 }

@@ -130,7 +130,7 @@ pub struct Topics {
 }
 
 /// `[mirror.fetch]`
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fetch {
     /// Connections that fetch from one source broker.
     pub fetchers_per_broker: usize,

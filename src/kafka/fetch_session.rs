@@ -49,15 +49,22 @@ pub struct FetchSession {
 impl FetchSession {
     /// The next request: everything if the session is new, else what changed since the last one.
     pub fn request(&mut self, wanted: &[Wanted], limits: FetchLimits) -> FetchRequest {
-        let now: HashMap<TopicPartition, Wanted> =
-            wanted.iter().map(|one| (one.partition.clone(), one.clone())).collect();
+        let now: HashMap<TopicPartition, Wanted> = wanted
+            .iter()
+            .map(|one| (one.partition.clone(), one.clone()))
+            .collect();
         let mut topics: HashMap<Arc<str>, FetchTopic> = HashMap::new();
-        for one in wanted.iter().filter(|one| self.sent.get(&one.partition) != Some(*one)) {
-            let topic = topics.entry(Arc::clone(&one.partition.topic)).or_insert_with(|| FetchTopic {
-                topic: Arc::clone(&one.partition.topic),
-                topic_id: one.topic_id,
-                ..FetchTopic::default()
-            });
+        for one in wanted
+            .iter()
+            .filter(|one| self.sent.get(&one.partition) != Some(*one))
+        {
+            let topic = topics
+                .entry(Arc::clone(&one.partition.topic))
+                .or_insert_with(|| FetchTopic {
+                    topic: Arc::clone(&one.partition.topic),
+                    topic_id: one.topic_id,
+                    ..FetchTopic::default()
+                });
             topic.partitions.push(FetchPartition {
                 partition: one.partition.partition,
                 current_leader_epoch: one.current_leader_epoch,
@@ -68,15 +75,24 @@ impl FetchSession {
             });
         }
         let mut forgotten: HashMap<Arc<str>, ForgottenTopic> = HashMap::new();
-        for one in self.sent.values().filter(|one| !now.contains_key(&one.partition)) {
-            let topic = forgotten.entry(Arc::clone(&one.partition.topic)).or_insert_with(|| ForgottenTopic {
-                topic: Arc::clone(&one.partition.topic),
-                topic_id: one.topic_id,
-                ..ForgottenTopic::default()
-            });
+        for one in self
+            .sent
+            .values()
+            .filter(|one| !now.contains_key(&one.partition))
+        {
+            let topic = forgotten
+                .entry(Arc::clone(&one.partition.topic))
+                .or_insert_with(|| ForgottenTopic {
+                    topic: Arc::clone(&one.partition.topic),
+                    topic_id: one.topic_id,
+                    ..ForgottenTopic::default()
+                });
             topic.partitions.push(one.partition.partition);
         }
-        self.names = now.values().map(|one| (one.topic_id, Arc::clone(&one.partition.topic))).collect();
+        self.names = now
+            .values()
+            .map(|one| (one.topic_id, Arc::clone(&one.partition.topic)))
+            .collect();
         self.sent = now;
         FetchRequest {
             max_wait_ms: limits.max_wait_ms,
@@ -114,9 +130,21 @@ impl FetchSession {
     }
 
     /// The partition of an answer, which names its topic by name (before version 13) or by id; `None` if it was not asked.
-    pub fn partition_of(&self, name: &Arc<str>, topic_id: TopicId, partition: i32) -> Option<TopicPartition> {
-        let topic = if name.is_empty() { self.names.get(&topic_id)? } else { name };
-        let found = TopicPartition { topic: Arc::clone(topic), partition };
+    pub fn partition_of(
+        &self,
+        name: &Arc<str>,
+        topic_id: TopicId,
+        partition: i32,
+    ) -> Option<TopicPartition> {
+        let topic = if name.is_empty() {
+            self.names.get(&topic_id)?
+        } else {
+            name
+        };
+        let found = TopicPartition {
+            topic: Arc::clone(topic),
+            partition,
+        };
         self.sent.contains_key(&found).then_some(found)
     }
 }
@@ -125,7 +153,11 @@ impl FetchSession {
 mod tests {
     use super::*;
 
-    const LIMITS: FetchLimits = FetchLimits { max_wait_ms: 500, min_bytes: 1, max_bytes: 1000 };
+    const LIMITS: FetchLimits = FetchLimits {
+        max_wait_ms: 500,
+        min_bytes: 1,
+        max_bytes: 1000,
+    };
 
     fn wanted(partition: i32, fetch_offset: i64) -> Wanted {
         Wanted {
@@ -140,11 +172,18 @@ mod tests {
 
     /// Session id and epoch, partitions asked with their offsets, partitions forgotten.
     fn check(request: &FetchRequest, session: (i32, i32), asked: &[(i32, i64)], forgotten: &[i32]) {
-        let mut found: Vec<(i32, i64)> =
-            request.topics.iter().flat_map(|t| &t.partitions).map(|p| (p.partition, p.fetch_offset)).collect();
+        let mut found: Vec<(i32, i64)> = request
+            .topics
+            .iter()
+            .flat_map(|t| &t.partitions)
+            .map(|p| (p.partition, p.fetch_offset))
+            .collect();
         found.sort_unstable();
-        let mut gone: Vec<i32> =
-            request.forgotten_topics_data.iter().flat_map(|t| t.partitions.iter().copied()).collect();
+        let mut gone: Vec<i32> = request
+            .forgotten_topics_data
+            .iter()
+            .flat_map(|t| t.partitions.iter().copied())
+            .collect();
         gone.sort_unstable();
         assert_eq!((request.session_id, request.session_epoch), session);
         assert_eq!((found.as_slice(), gone.as_slice()), (asked, forgotten));
@@ -153,21 +192,44 @@ mod tests {
     #[test]
     fn a_session_sends_what_changed() {
         let mut session = FetchSession::default();
-        check(&session.request(&[wanted(0, 5), wanted(1, 9)], LIMITS), (0, 0), &[(0, 5), (1, 9)], &[]);
+        check(
+            &session.request(&[wanted(0, 5), wanted(1, 9)], LIMITS),
+            (0, 0),
+            &[(0, 5), (1, 9)],
+            &[],
+        );
         assert!(session.answered(ErrorCode::NONE, 77));
-        check(&session.request(&[wanted(0, 5), wanted(1, 9)], LIMITS), (77, 1), &[], &[]);
+        check(
+            &session.request(&[wanted(0, 5), wanted(1, 9)], LIMITS),
+            (77, 1),
+            &[],
+            &[],
+        );
         assert!(session.answered(ErrorCode::NONE, 77));
-        check(&session.request(&[wanted(0, 6), wanted(2, 1)], LIMITS), (77, 2), &[(0, 6), (2, 1)], &[1]);
+        check(
+            &session.request(&[wanted(0, 6), wanted(2, 1)], LIMITS),
+            (77, 2),
+            &[(0, 6), (2, 1)],
+            &[1],
+        );
     }
 
     #[test]
     fn a_lost_session_begins_anew() {
-        for code in [ErrorCode::FETCH_SESSION_ID_NOT_FOUND, ErrorCode::INVALID_FETCH_SESSION_EPOCH] {
+        for code in [
+            ErrorCode::FETCH_SESSION_ID_NOT_FOUND,
+            ErrorCode::INVALID_FETCH_SESSION_EPOCH,
+        ] {
             let mut session = FetchSession::default();
             session.request(&[wanted(0, 5)], LIMITS);
             session.answered(ErrorCode::NONE, 77);
             assert!(!session.answered(code, 0));
-            check(&session.request(&[wanted(0, 5)], LIMITS), (0, 0), &[(0, 5)], &[]);
+            check(
+                &session.request(&[wanted(0, 5)], LIMITS),
+                (0, 0),
+                &[(0, 5)],
+                &[],
+            );
         }
     }
 
@@ -176,12 +238,21 @@ mod tests {
         let mut session = FetchSession::default();
         session.request(&[wanted(0, 5)], LIMITS);
         assert!(session.answered(ErrorCode::NONE, 0));
-        check(&session.request(&[wanted(0, 5)], LIMITS), (0, 0), &[(0, 5)], &[]);
+        check(
+            &session.request(&[wanted(0, 5)], LIMITS),
+            (0, 0),
+            &[(0, 5)],
+            &[],
+        );
     }
 
     #[test]
     fn the_epoch_goes_round_past_zero() {
-        let mut session = FetchSession { id: 7, epoch: i32::MAX, ..FetchSession::default() };
+        let mut session = FetchSession {
+            id: 7,
+            epoch: i32::MAX,
+            ..FetchSession::default()
+        };
         session.answered(ErrorCode::NONE, 7);
         assert_eq!(session.epoch, 1);
     }
@@ -192,8 +263,14 @@ mod tests {
         session.request(&[wanted(0, 5)], LIMITS);
         let found = Some(TopicPartition::new("t", 0));
         assert_eq!(session.partition_of(&"".into(), TopicId([7; 16]), 0), found);
-        assert_eq!(session.partition_of(&"t".into(), TopicId::default(), 0), found);
+        assert_eq!(
+            session.partition_of(&"t".into(), TopicId::default(), 0),
+            found
+        );
         assert_eq!(session.partition_of(&"".into(), TopicId([8; 16]), 0), None);
-        assert_eq!(session.partition_of(&"t".into(), TopicId::default(), 1), None);
+        assert_eq!(
+            session.partition_of(&"t".into(), TopicId::default(), 1),
+            None
+        );
     }
 }

@@ -65,9 +65,18 @@ pub(super) async fn writer_at(
     topic_id: TopicId,
     offset: i64,
 ) -> Option<ProducerId> {
-    let options = ReadOptions { patience: Duration::from_secs(5), ..ReadOptions::new(Lane::Compare, false) };
+    let options = ReadOptions {
+        patience: Duration::from_secs(5),
+        ..ReadOptions::new(Lane::Compare, false)
+    };
     let range = offset..offset.saturating_add(1);
-    let mut reader = VisibleReader::new(destination.clone(), partition.clone(), topic_id, range, options);
+    let mut reader = VisibleReader::new(
+        destination.clone(),
+        partition.clone(),
+        topic_id,
+        range,
+        options,
+    );
     reader.next().await.ok()?.map(|batch| batch.producer_id)
 }
 
@@ -77,8 +86,16 @@ impl Question {
         let ahead = ends.destination_log_end_offset > ends.source_log_end_offset;
         let ahead_by = match ahead {
             true => {
-                let at = ends.source_log_end_offset.max(ends.destination_log_start_offset);
-                writer_at(&self.destination, &self.partition, self.destination_topic_id, at).await
+                let at = ends
+                    .source_log_end_offset
+                    .max(ends.destination_log_start_offset);
+                writer_at(
+                    &self.destination,
+                    &self.partition,
+                    self.destination_topic_id,
+                    at,
+                )
+                .await
             }
             false => None,
         };
@@ -98,8 +115,16 @@ impl Question {
     }
 
     async fn ends(&self) -> Result<Ends, Unreadable> {
-        let (source_start, source_end) = self.two(&self.source, OffsetKind::LogStart, OffsetKind::LogEnd).await?;
-        let (start, stable) = self.two(&self.destination, OffsetKind::LogStart, OffsetKind::LastStable).await?;
+        let (source_start, source_end) = self
+            .two(&self.source, OffsetKind::LogStart, OffsetKind::LogEnd)
+            .await?;
+        let (start, stable) = self
+            .two(
+                &self.destination,
+                OffsetKind::LogStart,
+                OffsetKind::LastStable,
+            )
+            .await?;
         Ok(Ends {
             source_log_start_offset: source_start,
             source_log_end_offset: source_end,
@@ -109,35 +134,63 @@ impl Question {
         })
     }
 
-    async fn two(&self, cluster: &Cluster, one: OffsetKind, other: OffsetKind) -> Result<(i64, i64), Unreadable> {
+    async fn two(
+        &self,
+        cluster: &Cluster,
+        one: OffsetKind,
+        other: OffsetKind,
+    ) -> Result<(i64, i64), Unreadable> {
         let side = cluster.side();
         let Some((broker, epoch)) = cluster.leader(&self.partition) else {
             return Err(Unreadable(format!("the {side} has no leader for it")));
         };
-        let connection = cluster.broker(broker, Lane::Compare).await.map_err(|error| Unreadable::new(&error))?;
+        let connection = cluster
+            .broker(broker, Lane::Compare)
+            .await
+            .map_err(|error| Unreadable::new(&error))?;
         let parts = [(self.partition.clone(), epoch)];
         let (one, other) = futures::join!(
             list_offsets(&connection, one, &parts, self.timeout),
             list_offsets(&connection, other, &parts, self.timeout),
         );
-        let offset = |answer: Result<Vec<(TopicPartition, Result<crate::kafka::offsets::ListedOffset, _>)>, _>| {
-            let answers = answer.map_err(|error: crate::kafka::connection::RequestError| Unreadable::new(&error))?;
-            let found: Result<_, crate::kafka::offsets::PartitionFault> = answers
-                .into_iter()
-                .next()
-                .map_or(Err(crate::kafka::offsets::PartitionFault::LeftOut), |(_, found)| found);
-            found.map(|listed| listed.offset).map_err(|fault| Unreadable::new(&fault))
+        let offset = |answer: Result<
+            Vec<(
+                TopicPartition,
+                Result<crate::kafka::offsets::ListedOffset, _>,
+            )>,
+            _,
+        >| {
+            let answers = answer
+                .map_err(|error: crate::kafka::connection::RequestError| Unreadable::new(&error))?;
+            let found: Result<_, crate::kafka::offsets::PartitionFault> =
+                answers.into_iter().next().map_or(
+                    Err(crate::kafka::offsets::PartitionFault::LeftOut),
+                    |(_, found)| found,
+                );
+            found
+                .map(|listed| listed.offset)
+                .map_err(|fault| Unreadable::new(&fault))
         };
         Ok((offset(one)?, offset(other)?))
     }
 
     /// The usual case: all batches of the window are ours. `None` if not.
-    async fn compare_tail(&self, floor: i64) -> Result<Result<Option<LeaderEpoch>, AlignFailure>, Unreadable> {
+    async fn compare_tail(
+        &self,
+        floor: i64,
+    ) -> Result<Result<Option<LeaderEpoch>, AlignFailure>, Unreadable> {
         let end = self.destination_log_end_offset;
         let options = ReadOptions::new(Lane::Compare, false);
-        let window = tail(&self.destination, &self.partition, self.destination_topic_id, floor, end, options)
-            .await
-            .map_err(|error| Unreadable::new(&error))?;
+        let window = tail(
+            &self.destination,
+            &self.partition,
+            self.destination_topic_id,
+            floor,
+            end,
+            options,
+        )
+        .await
+        .map_err(|error| Unreadable::new(&error))?;
         let mut ownership = Ownership::new(self.ours);
         for batch in &window.batches {
             if let Err(failure) = ownership.see(batch.base_offset, batch.producer_id) {
@@ -151,7 +204,11 @@ impl Question {
         let mut compared = Compared::default();
         let mut source = self.reader(&self.source, window.from);
         let mut theirs = destination.into_iter();
-        while let Some(batch) = source.next().await.map_err(|error| Unreadable::new(&error))? {
+        while let Some(batch) = source
+            .next()
+            .await
+            .map_err(|error| Unreadable::new(&error))?
+        {
             compared.source_epoch = batch.leader_epoch;
             while compared.destination_end < batch.end_offset.min(end) {
                 let Some(batch) = theirs.next() else { break };
@@ -169,21 +226,36 @@ impl Question {
     }
 
     /// Batches that are not ours count as adopted if they lie below our first one and hold the source's records.
-    async fn compare_all(&self, from: i64) -> Result<Result<LeaderEpoch, AlignFailure>, Unreadable> {
+    async fn compare_all(
+        &self,
+        from: i64,
+    ) -> Result<Result<LeaderEpoch, AlignFailure>, Unreadable> {
         let end = self.destination_log_end_offset;
         let mut source = self.reader(&self.source, from);
         let mut destination = self.reader(&self.destination, from);
         let mut ownership = Ownership::new(self.ours);
         let mut compared = Compared::default();
-        let mut next = destination.next().await.map_err(|error| Unreadable::new(&error))?;
-        while let Some(batch) = source.next().await.map_err(|error| Unreadable::new(&error))? {
+        let mut next = destination
+            .next()
+            .await
+            .map_err(|error| Unreadable::new(&error))?;
+        while let Some(batch) = source
+            .next()
+            .await
+            .map_err(|error| Unreadable::new(&error))?
+        {
             compared.source_epoch = batch.leader_epoch;
-            while let Some(theirs) = next.take_if(|_| compared.destination_end < batch.end_offset.min(end)) {
+            while let Some(theirs) =
+                next.take_if(|_| compared.destination_end < batch.end_offset.min(end))
+            {
                 if let Err(failure) = ownership.see(theirs.base_offset, theirs.producer_id) {
                     return Ok(Err(failure));
                 }
                 compared.take_destination(theirs);
-                next = destination.next().await.map_err(|error| Unreadable::new(&error))?;
+                next = destination
+                    .next()
+                    .await
+                    .map_err(|error| Unreadable::new(&error))?;
             }
             if let Some(failure) = compared.take_source(batch) {
                 return Ok(Err(failure));
@@ -194,7 +266,10 @@ impl Question {
                 return Ok(Err(failure));
             }
             compared.take_destination(theirs);
-            next = destination.next().await.map_err(|error| Unreadable::new(&error))?;
+            next = destination
+                .next()
+                .await
+                .map_err(|error| Unreadable::new(&error))?;
         }
         Ok(match compared.finish() {
             Some(failure) => Err(failure),
@@ -204,10 +279,20 @@ impl Question {
 
     fn reader(&self, cluster: &Cluster, from: i64) -> VisibleReader {
         let source = cluster.side() == crate::kafka::cluster::Side::Source;
-        let topic_id = if source { self.source_topic_id } else { self.destination_topic_id };
+        let topic_id = if source {
+            self.source_topic_id
+        } else {
+            self.destination_topic_id
+        };
         let options = ReadOptions::new(Lane::Compare, source);
         let range = from..self.destination_log_end_offset;
-        VisibleReader::new(cluster.clone(), self.partition.clone(), topic_id, range, options)
+        VisibleReader::new(
+            cluster.clone(),
+            self.partition.clone(),
+            topic_id,
+            range,
+            options,
+        )
     }
 }
 
@@ -222,7 +307,11 @@ struct Compared {
 
 impl Default for Compared {
     fn default() -> Self {
-        Self { destination: std::collections::VecDeque::new(), destination_end: i64::MIN, source_epoch: LeaderEpoch::NONE }
+        Self {
+            destination: std::collections::VecDeque::new(),
+            destination_end: i64::MIN,
+            source_epoch: LeaderEpoch::NONE,
+        }
     }
 }
 
@@ -230,7 +319,12 @@ impl Compared {
     fn take_destination(&mut self, batch: VisibleBatch) {
         self.destination_end = batch.end_offset;
         let producer_id = batch.producer_id;
-        self.destination.extend(batch.records.into_iter().map(|record| (record, producer_id)));
+        self.destination.extend(
+            batch
+                .records
+                .into_iter()
+                .map(|record| (record, producer_id)),
+        );
     }
 
     /// Takes in a batch of the source, to whose end the destination was taken in before.
@@ -242,8 +336,11 @@ impl Compared {
                     return Some(surplus(&theirs, producer_id));
                 }
                 Some((theirs, producer_id)) => {
-                    let destination_has =
-                        if theirs.offset == record.offset { describe(&theirs) } else { "no record".to_owned() };
+                    let destination_has = if theirs.offset == record.offset {
+                        describe(&theirs)
+                    } else {
+                        "no record".to_owned()
+                    };
                     return Some(AlignFailure::Differs {
                         offset: record.offset,
                         source_has: describe(&record),

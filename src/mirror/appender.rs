@@ -10,7 +10,8 @@ use crate::domain::append::{Answer, Send};
 use crate::domain::types::{BrokerId, TopicId, TopicPartition};
 use crate::kafka::connection::Connection;
 use crate::wire::api::produce::{
-    PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
+    PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse,
+    TopicProduceData,
 };
 use crate::wire::batch::{ProducerStamp, rewrite_header};
 use crate::wire::error_code::ErrorCode;
@@ -62,18 +63,23 @@ pub(super) struct RequestDraft {
 impl RequestDraft {
     /// Adds the first queued batch of a partition, with the header that its machine gives it. The record bytes are not copied.
     pub(super) fn add(&mut self, key: PartitionKey, partition: &Partition, send: Send) {
-        let Some(queued) = partition.queue.front() else { return };
+        let Some(queued) = partition.queue.front() else {
+            return;
+        };
         let stamp = ProducerStamp {
             producer_id: partition.machine.producer_id(),
             producer_epoch: send.producer_epoch,
             base_sequence: send.base_sequence,
         };
         let (name, topic_id) = (&partition.name, partition.destination_topic_id);
-        let topic = self.topics.entry(Arc::clone(&name.topic)).or_insert_with(|| TopicProduceData {
-            name: Arc::clone(&name.topic),
-            topic_id,
-            partition_data: Vec::new(),
-        });
+        let topic = self
+            .topics
+            .entry(Arc::clone(&name.topic))
+            .or_insert_with(|| TopicProduceData {
+                name: Arc::clone(&name.topic),
+                topic_id,
+                partition_data: Vec::new(),
+            });
         topic.partition_data.push(PartitionProduceData {
             index: name.partition,
             records: RecordSlices(Vec::from(rewrite_header(&queued.batch, &stamp))),
@@ -120,7 +126,11 @@ pub(super) fn outcomes(sent: &[Sent], response: ProduceResponse) -> Vec<Outcome>
         let (name, id) = (topic.name, topic.topic_id);
         for partition in topic.partition_responses {
             // Up to version 12 by name, from 13 by id.
-            let id = if name.is_empty() { id } else { TopicId::default() };
+            let id = if name.is_empty() {
+                id
+            } else {
+                TopicId::default()
+            };
             answers.insert((Arc::clone(&name), id, partition.index), partition);
         }
     }
@@ -128,10 +138,16 @@ pub(super) fn outcomes(sent: &[Sent], response: ProduceResponse) -> Vec<Outcome>
     sent.iter()
         .map(|one| {
             let index = one.partition.partition;
-            let by_name = answers.remove(&(Arc::clone(&one.partition.topic), TopicId::default(), index));
-            let found = by_name.or_else(|| answers.remove(&(Arc::clone(&nameless), one.topic_id, index)));
+            let by_name =
+                answers.remove(&(Arc::clone(&one.partition.topic), TopicId::default(), index));
+            let found =
+                by_name.or_else(|| answers.remove(&(Arc::clone(&nameless), one.topic_id, index)));
             found.map_or(
-                Outcome { answer: Answer::Lost, code: ErrorCode::NONE, words: None },
+                Outcome {
+                    answer: Answer::Lost,
+                    code: ErrorCode::NONE,
+                    words: None,
+                },
                 |response| Outcome {
                     answer: classify(&response),
                     code: response.error_code,
@@ -184,9 +200,15 @@ pub(super) fn remedy(code: ErrorCode) -> &'static str {
             "set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic on the destination to \
              9223372036854775807"
         }
-        ErrorCode::TOPIC_AUTHORIZATION_FAILED => "grant WRITE on the topic to our principal on the destination",
-        ErrorCode::CLUSTER_AUTHORIZATION_FAILED => "grant IDEMPOTENT_WRITE on the destination cluster to our principal",
-        ErrorCode::POLICY_VIOLATION => "a policy of the destination brokers forbids it; ask who runs them",
+        ErrorCode::TOPIC_AUTHORIZATION_FAILED => {
+            "grant WRITE on the topic to our principal on the destination"
+        }
+        ErrorCode::CLUSTER_AUTHORIZATION_FAILED => {
+            "grant IDEMPOTENT_WRITE on the destination cluster to our principal"
+        }
+        ErrorCode::POLICY_VIOLATION => {
+            "a policy of the destination brokers forbids it; ask who runs them"
+        }
         _ => "look at the destination broker's log",
     }
 }

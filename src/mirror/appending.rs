@@ -5,9 +5,13 @@ use futures::FutureExt;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::appender::{LANE_DEPTH, LaneKey, Outcome, REQUEST_BYTES, RequestDraft, Sent, outcomes, remedy};
+use super::appender::{
+    LANE_DEPTH, LaneKey, Outcome, REQUEST_BYTES, RequestDraft, Sent, outcomes, remedy,
+};
 use super::partition::PartitionKey;
-use super::{Alarm, COMPARED_AT_ONCE, Event, Mirror, OLD_LEADER_GRACE, alignment, cause_label, reads};
+use super::{
+    Alarm, COMPARED_AT_ONCE, Event, Mirror, OLD_LEADER_GRACE, alignment, cause_label, reads,
+};
 use crate::config::Acks;
 use crate::domain::append::{Answer, AppendFailure, AppendMachine, Comparison, Effect, FillAnswer};
 use crate::domain::state::PartitionState;
@@ -25,7 +29,9 @@ const LANES_ACKS_ALL: usize = 3;
 impl Mirror {
     /// Carries out one effect of a partition's machine.
     pub(super) fn carry_out(&mut self, key: PartitionKey, effect: Effect) {
-        let Some(partition) = self.partitions.get_mut(&key) else { return };
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
         let (name, generation) = (partition.name.clone(), partition.generation);
         match effect {
             Effect::None => {}
@@ -37,12 +43,16 @@ impl Mirror {
                     return;
                 };
                 if effect == Effect::ReadEnd {
-                    self.reads.want_end(broker, leader_epoch, key, generation, name);
+                    self.reads
+                        .want_end(broker, leader_epoch, key, generation, name);
                 } else {
                     let producer_id = partition.machine.producer_id();
-                    self.reads.want_producer(broker, producer_id, key, generation, name);
+                    self.reads
+                        .want_producer(broker, producer_id, key, generation, name);
                     let lane = self.lane_of(key);
-                    let losses = lane.and_then(|lane| self.lanes.get(&lane)).map_or(0, |lane| lane.losses);
+                    let losses = lane
+                        .and_then(|lane| self.lanes.get(&lane))
+                        .map_or(0, |lane| lane.losses);
                     if let Some(partition) = self.partitions.get_mut(&key) {
                         partition.lane_losses = losses;
                     }
@@ -53,11 +63,17 @@ impl Mirror {
                 let waits = partition.waits;
                 self.wake_in(pause, Alarm::Waited(key, generation, waits));
             }
-            Effect::Compare { log_end_offset } => self.to_compare.push_back((key, generation, log_end_offset)),
+            Effect::Compare { log_end_offset } => {
+                self.to_compare.push_back((key, generation, log_end_offset))
+            }
             Effect::Ready { cursor } => {
                 partition.position(cursor);
                 let cause = cause_label(partition.machine.resume_cause());
-                self.parts.metrics.resumes.with_label_values(&[self.name.as_str(), cause]).inc();
+                self.parts
+                    .metrics
+                    .resumes
+                    .with_label_values(&[self.name.as_str(), cause])
+                    .inc();
                 debug!(mirror = %self.name, topic = %name.topic, partition = name.partition, cursor, cause, "resumed");
                 self.begin_mirroring(key);
             }
@@ -66,18 +82,34 @@ impl Mirror {
                 self.fail_if_blocked(key);
                 self.list(key);
             }
-            Effect::SendFillers { producer_epoch, count } => {
+            Effect::SendFillers {
+                producer_epoch,
+                count,
+            } => {
                 let Some((broker, _)) = partition.leader else {
                     self.tell(key, generation, |machine| machine.filled(FillAnswer::Lost));
                     return;
                 };
-                let (producer_id, timeout) = (partition.machine.producer_id(), self.parts.request_timeout);
+                let (producer_id, timeout) =
+                    (partition.machine.producer_id(), self.parts.request_timeout);
                 let cluster = self.parts.destination.clone();
                 self.asked.push(
                     async move {
-                        let answer =
-                            reads::write_fillers(&cluster, broker, name, producer_id, producer_epoch, count, timeout).await;
-                        Event::Filled { key, generation, answer }
+                        let answer = reads::write_fillers(
+                            &cluster,
+                            broker,
+                            name,
+                            producer_id,
+                            producer_epoch,
+                            count,
+                            timeout,
+                        )
+                        .await;
+                        Event::Filled {
+                            key,
+                            generation,
+                            answer,
+                        }
                     }
                     .boxed(),
                 );
@@ -88,49 +120,79 @@ impl Mirror {
 
     /// The logs agree up to the cursor. Appending waits until the topic's configs are held.
     pub(super) fn begin_mirroring(&mut self, key: PartitionKey) {
-        let Some(partition) = self.partitions.get_mut(&key) else { return };
-        let Some(cursor) = partition.machine.cursor() else { return };
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        let Some(cursor) = partition.machine.cursor() else {
+            return;
+        };
         let name = partition.name.clone();
         let entry = self.topics.topics.get(&name.topic);
-        if entry.is_some_and(|entry| matches!(entry.gate, crate::domain::desired::TopicGate::Held { .. })) {
+        if entry.is_some_and(|entry| {
+            matches!(entry.gate, crate::domain::desired::TopicGate::Held { .. })
+        }) {
             if partition.state != PartitionState::Mirroring {
                 partition.enter(PartitionState::Mirroring);
                 info!(mirror = %self.name, topic = %name.topic, partition = name.partition, offset = cursor, "mirroring");
             }
             self.want_fetch(key);
             self.list(key);
-        } else if self.hold_asked.insert(name.topic.clone()) && self.parts.hold.try_send(name.topic.clone()).is_err() {
+        } else if self.hold_asked.insert(name.topic.clone())
+            && self.parts.hold.try_send(name.topic.clone()).is_err()
+        {
             // The queue is full of other topics: the next partition, or the next look at the topics, asks again.
             self.hold_asked.remove(&name.topic);
         }
     }
 
     fn append_failed(&mut self, key: PartitionKey, failure: AppendFailure) {
-        let Some(partition) = self.partitions.get_mut(&key) else { return };
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
         let permanent = failure.is_permanent();
         match &failure {
             AppendFailure::ForeignWriter { expected, .. } => {
                 // Who it was stands in the batch that is where ours belonged.
                 let (name, generation) = (partition.name.clone(), partition.generation);
                 let topic_id = partition.destination_topic_id;
-                let (cluster, expected, reason) = (self.parts.destination.clone(), *expected, failure.to_string());
+                let (cluster, expected, reason) = (
+                    self.parts.destination.clone(),
+                    *expected,
+                    failure.to_string(),
+                );
                 self.asked.push(
                     async move {
-                        let producer_id = alignment::writer_at(&cluster, &name, topic_id, expected).await;
-                        Event::Identified { key, generation, reason, producer_id }
+                        let producer_id =
+                            alignment::writer_at(&cluster, &name, topic_id, expected).await;
+                        Event::Identified {
+                            key,
+                            generation,
+                            reason,
+                            producer_id,
+                        }
                     }
                     .boxed(),
                 );
             }
             AppendFailure::Refused { offset, code } => {
                 let code = ErrorCode(*code);
-                let words = partition.refusal.take().map(|words| format!(" ({words})")).unwrap_or_default();
-                let reason =
-                    format!("the destination refuses the batch at offset {offset}: {code}{words}; {}", remedy(code));
+                let words = partition
+                    .refusal
+                    .take()
+                    .map(|words| format!(" ({words})"))
+                    .unwrap_or_default();
+                let reason = format!(
+                    "the destination refuses the batch at offset {offset}: {code}{words}; {}",
+                    remedy(code)
+                );
                 self.fail(key, "refused", reason, permanent, true);
             }
-            AppendFailure::TooLarge { .. } => self.fail(key, "refused", failure.to_string(), permanent, true),
-            AppendFailure::Differs(_) => self.fail(key, "diverged", failure.to_string(), permanent, true),
+            AppendFailure::TooLarge { .. } => {
+                self.fail(key, "refused", failure.to_string(), permanent, true)
+            }
+            AppendFailure::Differs(_) => {
+                self.fail(key, "diverged", failure.to_string(), permanent, true)
+            }
             AppendFailure::FillDenied { .. } | AppendFailure::EpochsUsedUp(_) => {
                 self.fail(key, "fill", failure.to_string(), permanent, true);
             }
@@ -144,29 +206,53 @@ impl Mirror {
         reason: String,
         producer_id: Option<ProducerId>,
     ) {
-        if self.partitions.get(&key).is_none_or(|partition| partition.generation != generation) {
+        if self
+            .partitions
+            .get(&key)
+            .is_none_or(|partition| partition.generation != generation)
+        {
             return;
         }
         let who = match producer_id {
-            Some(ProducerId::NONE) => "the record there was written by producer id -1 (a producer that is not idempotent)".into(),
+            Some(ProducerId::NONE) => {
+                "the record there was written by producer id -1 (a producer that is not idempotent)"
+                    .into()
+            }
             Some(id) => format!("the record there was written by producer id {id}"),
             None => "who wrote the record there could not be read".to_owned(),
         };
-        self.fail(key, "foreign_writer", format!("{reason} ({who})"), true, true);
+        self.fail(
+            key,
+            "foreign_writer",
+            format!("{reason} ({who})"),
+            true,
+            true,
+        );
     }
 
     // ---- reads and comparisons
 
     pub(super) fn send_reads(&mut self) {
-        for question in self.reads.ask(&self.parts.destination, self.parts.request_timeout) {
+        for question in self
+            .reads
+            .ask(&self.parts.destination, self.parts.request_timeout)
+        {
             self.asked.push(question);
         }
     }
 
     pub(super) fn compare_next(&mut self) {
         while self.comparing < COMPARED_AT_ONCE {
-            let Some((key, generation, end)) = self.to_compare.pop_front() else { return };
-            let Some(partition) = self.partitions.get(&key).filter(|p| p.generation == generation) else { continue };
+            let Some((key, generation, end)) = self.to_compare.pop_front() else {
+                return;
+            };
+            let Some(partition) = self
+                .partitions
+                .get(&key)
+                .filter(|p| p.generation == generation)
+            else {
+                continue;
+            };
             self.comparing = self.comparing.saturating_add(1);
             let question = alignment::Question {
                 source: self.parts.source.clone(),
@@ -179,16 +265,32 @@ impl Mirror {
                 timeout: self.parts.request_timeout,
             };
             self.asked.push(
-                async move { Event::Aligned { key, generation, alignment: alignment::align(question).await } }.boxed(),
+                async move {
+                    Event::Aligned {
+                        key,
+                        generation,
+                        alignment: alignment::align(question).await,
+                    }
+                }
+                .boxed(),
             );
         }
     }
 
-    pub(super) fn aligned(&mut self, key: PartitionKey, generation: u64, alignment: alignment::Alignment) {
+    pub(super) fn aligned(
+        &mut self,
+        key: PartitionKey,
+        generation: u64,
+        alignment: alignment::Alignment,
+    ) {
         self.comparing = self.comparing.saturating_sub(1);
         let comparison = match alignment {
             alignment::Alignment::Equal { source_epoch } => {
-                if let Some(partition) = self.partitions.get_mut(&key).filter(|p| p.generation == generation) {
+                if let Some(partition) = self
+                    .partitions
+                    .get_mut(&key)
+                    .filter(|p| p.generation == generation)
+                {
                     partition.cursor_epoch = source_epoch;
                 }
                 Comparison::Equal
@@ -217,13 +319,20 @@ impl Mirror {
             Acks::All => LANES_ACKS_ALL,
         };
         let number = usize::try_from(partition.name.partition).unwrap_or(0) % lanes;
-        Some(LaneKey { broker, number: u16::try_from(number).unwrap_or(0) })
+        Some(LaneKey {
+            broker,
+            number: u16::try_from(number).unwrap_or(0),
+        })
     }
 
     /// Notes that a partition may have something to send.
     pub(super) fn list(&mut self, key: PartitionKey) {
-        let Some(lane) = self.lane_of(key) else { return };
-        let Some(partition) = self.partitions.get_mut(&key) else { return };
+        let Some(lane) = self.lane_of(key) else {
+            return;
+        };
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
         if partition.listed || partition.queue.is_empty() || partition.machine.cursor().is_none() {
             return;
         }
@@ -240,7 +349,9 @@ impl Mirror {
 
     fn append(&mut self, lane_key: LaneKey) {
         self.notice_loss(lane_key);
-        let Some(lane) = self.lanes.get_mut(&lane_key) else { return };
+        let Some(lane) = self.lanes.get_mut(&lane_key) else {
+            return;
+        };
         if lane.listed.is_empty() {
             return;
         }
@@ -252,19 +363,31 @@ impl Mirror {
                 self.asked.push(
                     async move {
                         let connection = cluster.broker(lane_key.broker, lane_of_cluster).await;
-                        Event::Connected { lane: lane_key, connection }
+                        Event::Connected {
+                            lane: lane_key,
+                            connection,
+                        }
                     }
                     .boxed(),
                 );
             }
             return;
         };
-        while self.lanes.get(&lane_key).is_some_and(|lane| lane.in_flight < LANE_DEPTH) {
+        while self
+            .lanes
+            .get(&lane_key)
+            .is_some_and(|lane| lane.in_flight < LANE_DEPTH)
+        {
             let (normal, replicated) = self.draft(lane_key);
             if normal.is_empty() && replicated.is_empty() {
                 return;
             }
-            self.send(lane_key, &connection, normal, self.parts.config.append.acks.number());
+            self.send(
+                lane_key,
+                &connection,
+                normal,
+                self.parts.config.append.acks.number(),
+            );
             self.send(lane_key, &connection, replicated, Acks::All.number());
         }
     }
@@ -274,17 +397,30 @@ impl Mirror {
     fn draft(&mut self, lane_key: LaneKey) -> (RequestDraft, RequestDraft) {
         let (mut normal, mut replicated) = (RequestDraft::default(), RequestDraft::default());
         let now_ms = (self.parts.wall_clock_ms)();
-        let Some(lane) = self.lanes.get_mut(&lane_key) else { return (normal, replicated) };
+        let Some(lane) = self.lanes.get_mut(&lane_key) else {
+            return (normal, replicated);
+        };
         for _ in 0..lane.listed.len() {
             if normal.bytes.saturating_add(replicated.bytes) >= REQUEST_BYTES {
                 break;
             }
-            let Some(key) = lane.listed.pop_front() else { break };
-            let Some(partition) = self.partitions.get_mut(&key) else { continue };
+            let Some(key) = lane.listed.pop_front() else {
+                break;
+            };
+            let Some(partition) = self.partitions.get_mut(&key) else {
+                continue;
+            };
             partition.listed = false;
             let entry = self.topics.topics.get(&partition.name.topic);
-            let held = entry.is_some_and(|entry| matches!(entry.gate, crate::domain::desired::TopicGate::Held { .. }));
-            if !held || self.stopping || partition.leader.is_none_or(|(broker, _)| broker != lane_key.broker) {
+            let held = entry.is_some_and(|entry| {
+                matches!(entry.gate, crate::domain::desired::TopicGate::Held { .. })
+            });
+            if !held
+                || self.stopping
+                || partition
+                    .leader
+                    .is_none_or(|(broker, _)| broker != lane_key.broker)
+            {
                 continue;
             }
             if partition.lane_losses != lane.losses {
@@ -293,17 +429,27 @@ impl Mirror {
                 self.effects.push_back((key, effect));
                 continue;
             }
-            let Some(queued) = partition.queue.front() else { continue };
+            let Some(queued) = partition.queue.front() else {
+                continue;
+            };
             if !partition.machine.admits(&queued.span, now_ms) {
                 continue;
             }
             match partition.machine.append(&queued.span, now_ms) {
                 Ok(send) => {
-                    let draft = if send.acks_all { &mut replicated } else { &mut normal };
+                    let draft = if send.acks_all {
+                        &mut replicated
+                    } else {
+                        &mut normal
+                    };
                     draft.add(key, partition, send);
                     partition.send();
                     partition.stalled_since = None;
-                    if partition.queue.front().is_some_and(|next| partition.machine.admits(&next.span, now_ms)) {
+                    if partition
+                        .queue
+                        .front()
+                        .is_some_and(|next| partition.machine.admits(&next.span, now_ms))
+                    {
                         partition.listed = true;
                         lane.listed.push_back(key);
                     }
@@ -318,7 +464,9 @@ impl Mirror {
         if draft.is_empty() {
             return;
         }
-        let Some(lane) = self.lanes.get_mut(&lane_key) else { return };
+        let Some(lane) = self.lanes.get_mut(&lane_key) else {
+            return;
+        };
         lane.in_flight = lane.in_flight.saturating_add(1);
         let timeout = self.parts.request_timeout;
         let (request, sent) = draft.finish(acks, timeout);
@@ -346,46 +494,85 @@ impl Mirror {
         );
     }
 
-    pub(super) fn produced(&mut self, lane_key: LaneKey, outcomes: Vec<(Sent, Outcome)>, lost: Option<&'static str>) {
+    pub(super) fn produced(
+        &mut self,
+        lane_key: LaneKey,
+        outcomes: Vec<(Sent, Outcome)>,
+        lost: Option<&'static str>,
+    ) {
         if let Some(lane) = self.lanes.get_mut(&lane_key) {
             lane.in_flight = lane.in_flight.saturating_sub(1);
         }
         if let Some(cause) = lost {
-            self.parts.metrics.append_errors.with_label_values(&[self.name.as_str(), cause]).inc();
+            self.parts
+                .metrics
+                .append_errors
+                .with_label_values(&[self.name.as_str(), cause])
+                .inc();
             self.parts.destination.request_refresh();
         } else {
             self.parts.metrics.append_requests.inc();
         }
         self.notice_loss(lane_key);
         for (sent, outcome) in outcomes {
-            let Some(partition) = self.partitions.get_mut(&sent.key).filter(|p| p.round == sent.round) else { continue };
+            let Some(partition) = self
+                .partitions
+                .get_mut(&sent.key)
+                .filter(|p| p.round == sent.round)
+            else {
+                continue;
+            };
             match outcome.answer {
                 Answer::Transient(_) | Answer::Refused(_) => {
                     let label = outcome.code.name().unwrap_or("unknown");
-                    self.parts.metrics.append_errors.with_label_values(&[self.name.as_str(), label]).inc();
+                    self.parts
+                        .metrics
+                        .append_errors
+                        .with_label_values(&[self.name.as_str(), label])
+                        .inc();
                     partition.refusal = outcome.words;
                     self.parts.destination.request_refresh();
                 }
-                Answer::Appended { repeated: true, .. } => self.parts.metrics.duplicate_answers.inc(),
-                Answer::Appended { repeated: false, .. } | Answer::Lost => {}
+                Answer::Appended { repeated: true, .. } => {
+                    self.parts.metrics.duplicate_answers.inc()
+                }
+                Answer::Appended {
+                    repeated: false, ..
+                }
+                | Answer::Lost => {}
             }
-            let effect = partition.machine.answered(sent.first_offset, outcome.answer);
+            let effect = partition
+                .machine
+                .answered(sent.first_offset, outcome.answer);
             self.carry_out(sent.key, effect);
             self.list(sent.key);
         }
         self.eager_lanes.insert(lane_key);
         // Memory came free.
-        let waiting = self.fetchers.keys().filter(|key| key.destination == lane_key.broker);
+        let waiting = self
+            .fetchers
+            .keys()
+            .filter(|key| key.destination == lane_key.broker);
         self.eager_fetchers.extend(waiting.copied());
     }
 
-    pub(super) fn connected(&mut self, lane_key: LaneKey, connection: Result<Connection, ConnectError>) {
-        let Some(lane) = self.lanes.get_mut(&lane_key) else { return };
+    pub(super) fn connected(
+        &mut self,
+        lane_key: LaneKey,
+        connection: Result<Connection, ConnectError>,
+    ) {
+        let Some(lane) = self.lanes.get_mut(&lane_key) else {
+            return;
+        };
         lane.connecting = false;
         match connection {
             Ok(connection) => {
                 if lane.losses > 0 {
-                    self.parts.metrics.reconnects.with_label_values(&[self.name.as_str(), "destination"]).inc();
+                    self.parts
+                        .metrics
+                        .reconnects
+                        .with_label_values(&[self.name.as_str(), "destination"])
+                        .inc();
                 }
                 lane.connection = Some(connection);
             }
@@ -407,8 +594,14 @@ impl Mirror {
 
     /// Takes note of a lane's connection that broke, idle or not: partitions resume before they send anything again.
     fn notice_loss(&mut self, lane_key: LaneKey) {
-        let Some(lane) = self.lanes.get_mut(&lane_key) else { return };
-        if lane.connection.as_ref().is_some_and(|connection| !connection.is_usable()) {
+        let Some(lane) = self.lanes.get_mut(&lane_key) else {
+            return;
+        };
+        if lane
+            .connection
+            .as_ref()
+            .is_some_and(|connection| !connection.is_usable())
+        {
             lane.connection = None;
             lane.losses = lane.losses.saturating_add(1);
         }
@@ -425,11 +618,17 @@ impl Mirror {
                 let was_known = partition.leader.is_some();
                 partition.leader = found;
                 partition.waits = partition.waits.saturating_add(1);
-                moved.push((*key, partition.round, partition.machine.in_flight() > 0 && was_known));
+                moved.push((
+                    *key,
+                    partition.round,
+                    partition.machine.in_flight() > 0 && was_known,
+                ));
             }
         }
         for (key, round, awaits) in moved {
-            let Some(partition) = self.partitions.get_mut(&key) else { continue };
+            let Some(partition) = self.partitions.get_mut(&key) else {
+                continue;
+            };
             let effect = partition.machine.leader_moved();
             self.effects.push_back((key, effect));
             if awaits {
@@ -441,7 +640,9 @@ impl Mirror {
 
     /// A leader that was deposed and does not say so: what it was sent has an unknown outcome.
     pub(super) fn give_up_answers(&mut self, key: PartitionKey, round: u64) {
-        let Some(partition) = self.partitions.get_mut(&key).filter(|p| p.round == round) else { return };
+        let Some(partition) = self.partitions.get_mut(&key).filter(|p| p.round == round) else {
+            return;
+        };
         for first_offset in partition.machine.unanswered() {
             let effect = partition.machine.answered(first_offset, Answer::Lost);
             self.effects.push_back((key, effect));
@@ -466,13 +667,17 @@ impl Mirror {
 
     /// Asks for the watermarks of partitions that have more than is known to be replicated.
     pub(super) fn ask_watermarks(&mut self) {
-        let mut wanted: std::collections::HashMap<BrokerId, Vec<_>> = std::collections::HashMap::new();
+        let mut wanted: std::collections::HashMap<BrokerId, Vec<_>> =
+            std::collections::HashMap::new();
         for (key, partition) in &self.partitions {
             if let Some((broker, _)) = partition.leader
                 && partition.state == PartitionState::Mirroring
                 && partition.destination_high_watermark < partition.machine.acknowledged_end()
             {
-                wanted.entry(broker).or_default().push((*key, partition.name.clone()));
+                wanted
+                    .entry(broker)
+                    .or_default()
+                    .push((*key, partition.name.clone()));
             }
         }
         for (broker, wanted) in wanted {

@@ -29,7 +29,10 @@ impl Drop for Held {
 
 impl Budget {
     pub(super) fn new(total_bytes: usize) -> Self {
-        Self { total_bytes, pools: HashMap::new() }
+        Self {
+            total_bytes,
+            pools: HashMap::new(),
+        }
     }
 
     /// The destination brokers that lead partitions of this mirror now.
@@ -49,7 +52,10 @@ impl Budget {
 
     /// What is free of `broker`'s share.
     pub(super) fn free_bytes(&self, broker: BrokerId) -> usize {
-        let held = self.pools.get(&broker).map_or(0, |pool| pool.load(Ordering::Relaxed));
+        let held = self
+            .pools
+            .get(&broker)
+            .map_or(0, |pool| pool.load(Ordering::Relaxed));
         self.share_bytes().saturating_sub(held)
     }
 
@@ -62,7 +68,10 @@ impl Budget {
 
     /// All that is held.
     pub(super) fn held_bytes(&self) -> usize {
-        self.pools.values().map(|pool| pool.load(Ordering::Relaxed)).sum()
+        self.pools
+            .values()
+            .map(|pool| pool.load(Ordering::Relaxed))
+            .sum()
     }
 }
 
@@ -75,7 +84,13 @@ mod tests {
         let mut budget = Budget::new(90);
         budget.set_brokers([BrokerId(1), BrokerId(2), BrokerId(3)]);
         let held = budget.hold(BrokerId(1), 40);
-        assert_eq!((budget.free_bytes(BrokerId(1)), budget.free_bytes(BrokerId(2))), (0, 30));
+        assert_eq!(
+            (
+                budget.free_bytes(BrokerId(1)),
+                budget.free_bytes(BrokerId(2))
+            ),
+            (0, 30)
+        );
         assert_eq!(budget.held_bytes(), 40);
         drop(held);
         assert_eq!(budget.free_bytes(BrokerId(1)), 30);
@@ -87,7 +102,13 @@ mod tests {
         budget.set_brokers([BrokerId(1)]);
         let held = budget.hold(BrokerId(1), 10);
         budget.set_brokers([BrokerId(1), BrokerId(2)]);
-        assert_eq!((budget.free_bytes(BrokerId(1)), budget.free_bytes(BrokerId(2))), (35, 45));
+        assert_eq!(
+            (
+                budget.free_bytes(BrokerId(1)),
+                budget.free_bytes(BrokerId(2))
+            ),
+            (35, 45)
+        );
         budget.set_brokers([BrokerId(2)]);
         drop(held);
         assert_eq!(budget.free_bytes(BrokerId(2)), 90);

@@ -82,7 +82,10 @@ impl FetchFault {
     pub(super) fn label(&self) -> &'static str {
         match self {
             Self::Connect { .. } => "connection",
-            Self::Request { source: RequestError::TimedOut { .. }, .. } => "timeout",
+            Self::Request {
+                source: RequestError::TimedOut { .. },
+                ..
+            } => "timeout",
             Self::Request { .. } => "request",
         }
     }
@@ -90,8 +93,10 @@ impl FetchFault {
 
 impl Fetcher {
     /// The pauses that the broker has asked for on the connection that is open now.
-    pub(super) fn throttled(&self) -> std::time::Duration {
-        self.connection.as_ref().map_or(Duration::ZERO, |connection| connection.throttling().total)
+    pub(super) fn throttled(&self) -> Duration {
+        self.connection
+            .as_ref()
+            .map_or(Duration::ZERO, |connection| connection.throttling().total)
     }
 
     /// Asks once. The fetcher comes back with the answer.
@@ -104,7 +109,9 @@ impl Fetcher {
         limits: FetchLimits,
         timeout: Duration,
     ) -> (Self, Result<FetchOutcome, FetchFault>) {
-        let outcome = self.ask(&cluster, broker, lane, &wanted, limits, timeout).await;
+        let outcome = self
+            .ask(&cluster, broker, lane, &wanted, limits, timeout)
+            .await;
         if outcome.is_err() {
             self.connection = None;
             self.session.reset();
@@ -121,9 +128,15 @@ impl Fetcher {
         limits: FetchLimits,
         timeout: Duration,
     ) -> Result<FetchOutcome, FetchFault> {
-        let connection =
-            cluster.broker(broker, lane).await.map_err(|source| FetchFault::Connect { broker, source })?;
-        if self.connection.as_ref().is_none_or(|known| !known.same_as(&connection)) {
+        let connection = cluster
+            .broker(broker, lane)
+            .await
+            .map_err(|source| FetchFault::Connect { broker, source })?;
+        if self
+            .connection
+            .as_ref()
+            .is_none_or(|known| !known.same_as(&connection))
+        {
             // A session would outlive its connection, but not the broker; a new connection may lead to a new one.
             self.session.reset();
             self.connection = Some(connection.clone());
@@ -135,20 +148,27 @@ impl Fetcher {
             .await
             .map_err(|source| FetchFault::Request { broker, source })?;
         let mut outcome = FetchOutcome::default();
-        if !self.session.answered(response.error_code, response.session_id) {
+        if !self
+            .session
+            .answered(response.error_code, response.session_id)
+        {
             tracing::debug!(%broker, code = %response.error_code, "fetch session is gone, beginning a new one");
             return Ok(outcome);
         }
         for topic in response.responses {
             for data in topic.partitions {
                 // What nobody asked for says nothing about what was asked.
-                let known = self.session.partition_of(&topic.topic, topic.topic_id, data.partition_index);
+                let known =
+                    self.session
+                        .partition_of(&topic.topic, topic.topic_id, data.partition_index);
                 let Some(partition) = known else { continue };
                 let fetched = read(partition, data);
                 outcome.record_bytes = fetched
                     .batches
                     .iter()
-                    .fold(outcome.record_bytes, |sum, batch| sum.saturating_add(batch.bytes.len()));
+                    .fold(outcome.record_bytes, |sum, batch| {
+                        sum.saturating_add(batch.bytes.len())
+                    });
                 outcome.partitions.push(fetched);
             }
         }

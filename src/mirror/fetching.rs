@@ -52,7 +52,9 @@ impl Mirror {
         let per_broker = self.parts.config.fetch.fetchers_per_broker.max(1);
         let mut members: BTreeMap<FetcherKey, BTreeSet<PartitionKey>> = BTreeMap::new();
         for (key, partition) in &mut self.partitions {
-            let leaders = source.leader(&partition.name).zip(destination.leader(&partition.name));
+            let leaders = source
+                .leader(&partition.name)
+                .zip(destination.leader(&partition.name));
             let Some(((source_leader, epoch), (destination_leader, _))) = leaders else {
                 partition.fetcher = None;
                 continue;
@@ -71,7 +73,8 @@ impl Mirror {
             }
             members.entry(fetcher).or_default().insert(*key);
         }
-        self.fetchers.retain(|key, seat| members.contains_key(key) || seat.fetcher.is_none());
+        self.fetchers
+            .retain(|key, seat| members.contains_key(key) || seat.fetcher.is_none());
         for seat in self.fetchers.values_mut() {
             seat.members.clear();
         }
@@ -89,12 +92,17 @@ impl Mirror {
             });
             seat.members = members;
         }
-        self.budget.set_brokers(leaders_of(&self.parts.destination, self.keys.keys()));
+        self.budget
+            .set_brokers(leaders_of(&self.parts.destination, self.keys.keys()));
     }
 
     /// A partition may be fetched again.
     pub(super) fn want_fetch(&mut self, key: PartitionKey) {
-        if let Some(fetcher) = self.partitions.get(&key).and_then(|partition| partition.fetcher) {
+        if let Some(fetcher) = self
+            .partitions
+            .get(&key)
+            .and_then(|partition| partition.fetcher)
+        {
             self.eager_fetchers.insert(fetcher);
         }
     }
@@ -110,20 +118,32 @@ impl Mirror {
 
     fn fetch(&mut self, key: FetcherKey) {
         let config = self.parts.config.fetch;
-        let Some(seat) = self.fetchers.get(&key).filter(|seat| seat.fetcher.is_some()) else { return };
+        let Some(seat) = self
+            .fetchers
+            .get(&key)
+            .filter(|seat| seat.fetcher.is_some())
+        else {
+            return;
+        };
         let share = self.budget.share_bytes() / SHARES;
-        let max_bytes = usize::try_from(config.max_bytes).unwrap_or(usize::MAX).min(share);
+        let max_bytes = usize::try_from(config.max_bytes)
+            .unwrap_or(usize::MAX)
+            .min(share);
         if self.budget.free_bytes(key.destination) < max_bytes {
             // Its partitions' next acknowledgements wake it.
             return;
         }
-        let partition_max_bytes = config.partition_max_bytes.min(i32::try_from(max_bytes).unwrap_or(i32::MAX));
+        let partition_max_bytes = config
+            .partition_max_bytes
+            .min(i32::try_from(max_bytes).unwrap_or(i32::MAX));
         let room = usize::try_from(partition_max_bytes).unwrap_or(usize::MAX);
         let mut crowded = false;
         let mut wanted = Vec::new();
         let mut asked = Vec::new();
         for member in &seat.members {
-            let Some(partition) = self.partitions.get(member) else { continue };
+            let Some(partition) = self.partitions.get(member) else {
+                continue;
+            };
             let mirrors = partition.machine.cursor().is_some() && self.is_held(&partition.name);
             if !mirrors || partition.delayed_until.is_some() || partition.blocked.is_some() {
                 continue;
@@ -145,14 +165,22 @@ impl Mirror {
         if wanted.is_empty() {
             return;
         }
-        let max_wait = if crowded { config.max_wait.min(CROWDED_WAIT) } else { config.max_wait };
+        let max_wait = if crowded {
+            config.max_wait.min(CROWDED_WAIT)
+        } else {
+            config.max_wait
+        };
         let limits = FetchLimits {
             max_wait_ms: i32::try_from(max_wait.as_millis()).unwrap_or(i32::MAX),
             min_bytes: config.min_bytes,
             max_bytes: i32::try_from(max_bytes).unwrap_or(i32::MAX),
         };
-        let Some(seat) = self.fetchers.get_mut(&key) else { return };
-        let Some(fetcher) = seat.fetcher.take() else { return };
+        let Some(seat) = self.fetchers.get_mut(&key) else {
+            return;
+        };
+        let Some(fetcher) = seat.fetcher.take() else {
+            return;
+        };
         seat.asked_at = Instant::now();
         let lane = seat.lane;
         let reserved = self.budget.hold(key.destination, max_bytes);
@@ -160,9 +188,16 @@ impl Mirror {
         let timeout = self.parts.request_timeout.saturating_add(max_wait);
         self.asked.push(
             async move {
-                let (fetcher, outcome) = fetcher.fetch(cluster, key.source, lane, wanted, limits, timeout).await;
+                let (fetcher, outcome) = fetcher
+                    .fetch(cluster, key.source, lane, wanted, limits, timeout)
+                    .await;
                 drop(reserved);
-                Event::Fetched { key, fetcher, outcome, wanted: asked }
+                Event::Fetched {
+                    key,
+                    fetcher,
+                    outcome,
+                    wanted: asked,
+                }
             }
             .boxed(),
         );
@@ -179,7 +214,11 @@ impl Mirror {
             let throttled = fetcher.throttled();
             if throttled > seat.throttled {
                 let more = throttled.saturating_sub(seat.throttled).as_secs_f64();
-                self.parts.metrics.throttle_seconds.with_label_values(&[self.name.as_str(), "source"]).inc_by(more);
+                self.parts
+                    .metrics
+                    .throttle_seconds
+                    .with_label_values(&[self.name.as_str(), "source"])
+                    .inc_by(more);
             }
             seat.throttled = throttled;
             seat.fetcher = Some(fetcher);
@@ -189,7 +228,11 @@ impl Mirror {
             Ok(outcome) => outcome,
             Err(fault) => {
                 let label = fault.label();
-                self.parts.metrics.fetch_errors.with_label_values(&[self.name.as_str(), label]).inc();
+                self.parts
+                    .metrics
+                    .fetch_errors
+                    .with_label_values(&[self.name.as_str(), label])
+                    .inc();
                 tracing::debug!(mirror = %self.name, broker = %key.source, error = %chain(&fault), "fetch failed");
                 self.parts.source.request_refresh();
                 self.wake_in(DELAY, Alarm::Fetch(key));
@@ -197,12 +240,20 @@ impl Mirror {
             }
         };
         self.parts.source_contact.answered();
-        self.parts.metrics.fetch_requests.with_label_values(&[self.name.as_str()]).inc();
+        self.parts
+            .metrics
+            .fetch_requests
+            .with_label_values(&[self.name.as_str()])
+            .inc();
         let held = Arc::new(self.budget.hold(key.destination, outcome.record_bytes));
         let mut useful = false;
         for fetched in outcome.partitions {
-            let Some(member) = self.keys.get(&fetched.partition).copied() else { continue };
-            let Some((_, offset)) = wanted.iter().find(|(wanted, _)| *wanted == member) else { continue };
+            let Some(member) = self.keys.get(&fetched.partition).copied() else {
+                continue;
+            };
+            let Some((_, offset)) = wanted.iter().find(|(wanted, _)| *wanted == member) else {
+                continue;
+            };
             useful |= self.take_fetched(member, *offset, fetched, &held);
         }
         if useful || took.is_none_or(|took| took >= self.parts.config.fetch.max_wait / 2) {
@@ -213,8 +264,16 @@ impl Mirror {
     }
 
     /// True if it brought the partition forward.
-    fn take_fetched(&mut self, key: PartitionKey, offset: i64, fetched: Fetched, held: &Arc<super::budget::Held>) -> bool {
-        let Some(partition) = self.partitions.get_mut(&key) else { return false };
+    fn take_fetched(
+        &mut self,
+        key: PartitionKey,
+        offset: i64,
+        fetched: Fetched,
+        held: &Arc<super::budget::Held>,
+    ) -> bool {
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return false;
+        };
         if !fetched.error_code.is_none() {
             self.fetch_refused(key, offset, fetched.error_code);
             return false;
@@ -225,7 +284,10 @@ impl Mirror {
             high_watermark: fetched.high_watermark,
         };
         // It was rewound, or is looking at the destination's log, since it was asked for.
-        if partition.machine.cursor().is_none() || partition.fetch_offset != offset || partition.blocked.is_some() {
+        if partition.machine.cursor().is_none()
+            || partition.fetch_offset != offset
+            || partition.blocked.is_some()
+        {
             return false;
         }
         if let Some((epoch, end)) = fetched.diverging {
@@ -241,8 +303,12 @@ impl Mirror {
         let mut batches = fetched.batches.into_iter().map(Some).collect::<Vec<_>>();
         let mut useful = false;
         for action in actions {
-            let Action::Append { index } = action else { continue };
-            let Some(batch) = batches.get_mut(index).and_then(Option::take) else { continue };
+            let Action::Append { index } = action else {
+                continue;
+            };
+            let Some(batch) = batches.get_mut(index).and_then(Option::take) else {
+                continue;
+            };
             partition.damaged = 0;
             partition.push(Queued::new(batch, Arc::clone(held)));
             useful = true;
@@ -259,7 +325,9 @@ impl Mirror {
 
     /// Something in the answer is no batch.
     fn take_damage(&mut self, key: PartitionKey, error: &BatchError) {
-        let Some(partition) = self.partitions.get_mut(&key) else { return };
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
         let (topic, index) = (partition.name.topic.clone(), partition.name.partition);
         let heals = matches!(error.fault, BatchFault::Crc { .. });
         if !matches!(error.fault, BatchFault::LegacyFormat { .. }) {
@@ -276,16 +344,25 @@ impl Mirror {
         }
         let offset = partition.fetch_offset;
         let advice = match error.fault {
-            BatchFault::LegacyFormat { .. } => "truemirror mirrors format 2 (Kafka 0.11 and later); exclude the topic",
+            BatchFault::LegacyFormat { .. } => {
+                "truemirror mirrors format 2 (Kafka 0.11 and later); exclude the topic"
+            }
             _ => "check the source broker's disk and memory, and the network between",
         };
-        partition.blocked =
-            Some(("corrupt", format!("at source offset {offset} there is no whole batch: {}; {advice}", chain(error))));
+        partition.blocked = Some((
+            "corrupt",
+            format!(
+                "at source offset {offset} there is no whole batch: {}; {advice}",
+                chain(error)
+            ),
+        ));
     }
 
     /// What stands before the obstacle is appended first.
     pub(super) fn fail_if_blocked(&mut self, key: PartitionKey) {
-        let Some(partition) = self.partitions.get_mut(&key) else { return };
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
         if partition.queue.is_empty()
             && partition.machine.in_flight() == 0
             && let Some((kind, reason)) = partition.blocked.take()
@@ -296,8 +373,14 @@ impl Mirror {
 
     fn fetch_refused(&mut self, key: PartitionKey, offset: i64, code: ErrorCode) {
         let label = code.name().unwrap_or("unknown");
-        self.parts.metrics.fetch_errors.with_label_values(&[self.name.as_str(), label]).inc();
-        let Some(partition) = self.partitions.get_mut(&key) else { return };
+        self.parts
+            .metrics
+            .fetch_errors
+            .with_label_values(&[self.name.as_str(), label])
+            .inc();
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
         tracing::debug!(
             mirror = %self.name, topic = %partition.name.topic, partition = partition.name.partition, offset, %code,
             "source refuses a fetch"
@@ -305,19 +388,27 @@ impl Mirror {
         match code {
             ErrorCode::OFFSET_OUT_OF_RANGE => {
                 let (name, generation) = (partition.name.clone(), partition.generation);
-                let Some(fetcher) = partition.fetcher else { return };
+                let Some(fetcher) = partition.fetcher else {
+                    return;
+                };
                 let (cluster, timeout) = (self.parts.source.clone(), self.parts.request_timeout);
                 self.delay(key);
                 self.asked.push(
                     async move {
                         let ends = reads::locate(&cluster, fetcher.source, name, timeout).await;
-                        Event::Located { key, generation, ends }
+                        Event::Located {
+                            key,
+                            generation,
+                            ends,
+                        }
                     }
                     .boxed(),
                 );
             }
             ErrorCode::TOPIC_AUTHORIZATION_FAILED => {
-                let reason = format!("the source refuses Fetch with {code}; grant READ on the topic to our principal there");
+                let reason = format!(
+                    "the source refuses Fetch with {code}; grant READ on the topic to our principal there"
+                );
                 self.fail(key, "refused", reason, false, true);
             }
             _ => {
@@ -329,8 +420,16 @@ impl Mirror {
 
     /// The source does not have the offset that comes next.
     pub(super) fn located(&mut self, key: PartitionKey, generation: u64, ends: Option<(i64, i64)>) {
-        let Some(partition) = self.partitions.get_mut(&key).filter(|p| p.generation == generation) else { return };
-        let (Some((start, end)), offset) = (ends, partition.fetch_offset) else { return };
+        let Some(partition) = self
+            .partitions
+            .get_mut(&key)
+            .filter(|p| p.generation == generation)
+        else {
+            return;
+        };
+        let (Some((start, end)), offset) = (ends, partition.fetch_offset) else {
+            return;
+        };
         partition.source.log_start_offset = start;
         if start > offset {
             let reason = format!(

@@ -18,7 +18,7 @@ mod fetcher;
 mod fetching;
 mod partition;
 mod reads;
-mod report;
+pub(crate) mod report;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
@@ -105,7 +105,9 @@ pub struct MirrorParts {
 
 impl std::fmt::Debug for MirrorParts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MirrorParts").field("name", &self.config.name).finish_non_exhaustive()
+        f.debug_struct("MirrorParts")
+            .field("name", &self.config.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -118,16 +120,48 @@ pub async fn run(parts: MirrorParts) {
 
 /// An answer to something that was asked.
 enum Event {
-    Fetched { key: FetcherKey, fetcher: Fetcher, outcome: Result<FetchOutcome, FetchFault>, wanted: Vec<(PartitionKey, i64)> },
-    Produced { lane: LaneKey, outcomes: Vec<(Sent, Outcome)>, lost: Option<&'static str> },
-    Connected { lane: LaneKey, connection: Result<Connection, ConnectError> },
+    Fetched {
+        key: FetcherKey,
+        fetcher: Fetcher,
+        outcome: Result<FetchOutcome, FetchFault>,
+        wanted: Vec<(PartitionKey, i64)>,
+    },
+    Produced {
+        lane: LaneKey,
+        outcomes: Vec<(Sent, Outcome)>,
+        lost: Option<&'static str>,
+    },
+    Connected {
+        lane: LaneKey,
+        connection: Result<Connection, ConnectError>,
+    },
     ProducersRead(Vec<(PartitionKey, u64, Option<Option<ProducerEntry>>)>),
     EndsRead(Vec<(PartitionKey, u64, Option<EndRead>)>),
-    Filled { key: PartitionKey, generation: u64, answer: FillAnswer },
-    Watermarks { broker: BrokerId, answers: Vec<(PartitionKey, i64)> },
-    Aligned { key: PartitionKey, generation: u64, alignment: Alignment },
-    Located { key: PartitionKey, generation: u64, ends: Option<(i64, i64)> },
-    Identified { key: PartitionKey, generation: u64, reason: String, producer_id: Option<ProducerId> },
+    Filled {
+        key: PartitionKey,
+        generation: u64,
+        answer: FillAnswer,
+    },
+    Watermarks {
+        broker: BrokerId,
+        answers: Vec<(PartitionKey, i64)>,
+    },
+    Aligned {
+        key: PartitionKey,
+        generation: u64,
+        alignment: Alignment,
+    },
+    Located {
+        key: PartitionKey,
+        generation: u64,
+        ends: Option<(i64, i64)>,
+    },
+    Identified {
+        key: PartitionKey,
+        generation: u64,
+        reason: String,
+        producer_id: Option<ProducerId>,
+    },
     Expiration(Option<Duration>),
 }
 
@@ -197,7 +231,10 @@ impl Mirror {
             eager_lanes: BTreeSet::new(),
             held_bytes: HeldBytes::default(),
             asking_watermarks: HashSet::new(),
-            alarms: BinaryHeap::from([Reverse((now, Alarm::Tick)), Reverse((now, Alarm::Expiration))]),
+            alarms: BinaryHeap::from([
+                Reverse((now, Alarm::Tick)),
+                Reverse((now, Alarm::Expiration)),
+            ]),
             expiration: None,
             summary_at: now,
             stopping: false,
@@ -209,10 +246,15 @@ impl Mirror {
         let mut give_up = None;
         loop {
             self.work();
-            if self.stopping && (self.in_flight() == 0 || give_up.is_some_and(|at| at <= Instant::now())) {
+            if self.stopping
+                && (self.in_flight() == 0 || give_up.is_some_and(|at| at <= Instant::now()))
+            {
                 break;
             }
-            let wake_at = self.alarms.peek().map_or_else(|| Instant::now() + TICK, |Reverse((at, _))| *at);
+            let wake_at = self
+                .alarms
+                .peek()
+                .map_or_else(|| Instant::now() + TICK, |Reverse((at, _))| *at);
             tokio::select! {
                 biased;
                 () = stop.cancelled(), if !self.stopping => {
@@ -258,8 +300,17 @@ impl Mirror {
 
     fn hear(&mut self, event: Event) {
         match event {
-            Event::Fetched { key, fetcher, outcome, wanted } => self.fetched(key, fetcher, outcome, &wanted),
-            Event::Produced { lane, outcomes, lost } => self.produced(lane, outcomes, lost),
+            Event::Fetched {
+                key,
+                fetcher,
+                outcome,
+                wanted,
+            } => self.fetched(key, fetcher, outcome, &wanted),
+            Event::Produced {
+                lane,
+                outcomes,
+                lost,
+            } => self.produced(lane, outcomes, lost),
             Event::Connected { lane, connection } => self.connected(lane, connection),
             Event::ProducersRead(answers) => {
                 for (key, generation, entry) in answers {
@@ -280,7 +331,11 @@ impl Mirror {
                     });
                 }
             }
-            Event::Filled { key, generation, answer } => self.tell(key, generation, |machine| machine.filled(answer)),
+            Event::Filled {
+                key,
+                generation,
+                answer,
+            } => self.tell(key, generation, |machine| machine.filled(answer)),
             Event::Watermarks { broker, answers } => {
                 self.asking_watermarks.remove(&broker);
                 for (key, high_watermark) in answers {
@@ -289,9 +344,22 @@ impl Mirror {
                     }
                 }
             }
-            Event::Aligned { key, generation, alignment } => self.aligned(key, generation, alignment),
-            Event::Located { key, generation, ends } => self.located(key, generation, ends),
-            Event::Identified { key, generation, reason, producer_id } => {
+            Event::Aligned {
+                key,
+                generation,
+                alignment,
+            } => self.aligned(key, generation, alignment),
+            Event::Located {
+                key,
+                generation,
+                ends,
+            } => self.located(key, generation, ends),
+            Event::Identified {
+                key,
+                generation,
+                reason,
+                producer_id,
+            } => {
                 self.identified(key, generation, reason, producer_id);
             }
             Event::Expiration(found) => {
@@ -313,7 +381,11 @@ impl Mirror {
         generation: u64,
         event: impl FnOnce(&mut AppendMachine) -> Effect,
     ) {
-        if let Some(partition) = self.partitions.get_mut(&key).filter(|p| p.generation == generation) {
+        if let Some(partition) = self
+            .partitions
+            .get_mut(&key)
+            .filter(|p| p.generation == generation)
+        {
             let effect = event(&mut partition.machine);
             if effect != Effect::None {
                 self.effects.push_back((key, effect));
@@ -338,7 +410,11 @@ impl Mirror {
                     self.tick(now);
                 }
                 Alarm::Waited(key, generation, waits) => {
-                    if self.partitions.get(&key).is_some_and(|partition| partition.waits == waits) {
+                    if self
+                        .partitions
+                        .get(&key)
+                        .is_some_and(|partition| partition.waits == waits)
+                    {
                         self.tell(key, generation, AppendMachine::waited);
                     }
                 }
@@ -372,7 +448,10 @@ impl Mirror {
         }
         let cluster = self.parts.destination.clone();
         let timeout = self.parts.request_timeout;
-        self.asked.push(async move { Event::Expiration(reads::producer_expiration(&cluster, timeout).await) }.boxed());
+        self.asked.push(
+            async move { Event::Expiration(reads::producer_expiration(&cluster, timeout).await) }
+                .boxed(),
+        );
     }
 
     // ---- topics and partitions
@@ -384,10 +463,18 @@ impl Mirror {
             .topics
             .iter()
             .flat_map(|(topic, entry)| {
-                (0..entry.partitions).map(|partition| TopicPartition { topic: Arc::clone(topic), partition })
+                (0..entry.partitions).map(|partition| TopicPartition {
+                    topic: Arc::clone(topic),
+                    partition,
+                })
             })
             .collect();
-        let gone: Vec<TopicPartition> = self.keys.keys().filter(|name| !wanted.contains(name)).cloned().collect();
+        let gone: Vec<TopicPartition> = self
+            .keys
+            .keys()
+            .filter(|name| !wanted.contains(name))
+            .cloned()
+            .collect();
         for name in gone {
             if let Some(key) = self.keys.remove(&name) {
                 self.partitions.remove(&key);
@@ -411,7 +498,8 @@ impl Mirror {
             self.next_key = self.next_key.saturating_add(1);
             let metrics = self.parts.metrics.partition(&self.name, &name);
             let ids = (entry.source_topic_id, entry.destination_topic_id);
-            let mut partition = Partition::new(name.clone(), ids, self.append_config(&name), metrics);
+            let mut partition =
+                Partition::new(name.clone(), ids, self.append_config(&name), metrics);
             partition.enter(PartitionState::LogTruncation);
             self.partitions.insert(key, partition);
             self.keys.insert(name.clone(), key);
@@ -419,20 +507,28 @@ impl Mirror {
         });
         match &entry.gate {
             TopicGate::Failed { reason, permanent } => {
-                let already = self.partitions.get(&key).and_then(|partition| partition.failure.as_ref());
+                let already = self
+                    .partitions
+                    .get(&key)
+                    .and_then(|partition| partition.failure.as_ref());
                 if already.is_none_or(|failure| failure.reason != *reason) {
                     self.fail(key, "topic", reason.clone(), *permanent, false);
                 }
             }
             TopicGate::Unheld | TopicGate::Held { .. } => {
-                let Some(partition) = self.partitions.get_mut(&key) else { return };
+                let Some(partition) = self.partitions.get_mut(&key) else {
+                    return;
+                };
                 partition.source_topic_id = entry.source_topic_id;
                 partition.destination_topic_id = entry.destination_topic_id;
                 if let TopicGate::Held { max_message_bytes } = entry.gate {
                     partition.machine.limit_batch_bytes(max_message_bytes);
                     self.hold_asked.remove(&name.topic);
                 }
-                let of_topic = partition.failure.as_ref().is_some_and(|failure| failure.of_topic);
+                let of_topic = partition
+                    .failure
+                    .as_ref()
+                    .is_some_and(|failure| failure.of_topic);
                 if known.is_none() || of_topic {
                     self.start(key);
                 } else {
@@ -469,14 +565,22 @@ impl Mirror {
         if self.expiration.is_none() || self.stopping {
             return;
         }
-        let Some(name) = self.partitions.get(&key).map(|partition| partition.name.clone()) else { return };
+        let Some(name) = self
+            .partitions
+            .get(&key)
+            .map(|partition| partition.name.clone())
+        else {
+            return;
+        };
         let gate = self.topics.topics.get(&name.topic).map(|entry| &entry.gate);
         if !matches!(gate, Some(TopicGate::Unheld | TopicGate::Held { .. })) {
             return;
         }
         let config = self.append_config(&name);
         let leader = self.parts.destination.leader(&name);
-        let Some(partition) = self.partitions.get_mut(&key) else { return };
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
         partition.renew(config);
         partition.leader = leader;
         partition.enter(PartitionState::LogTruncation);
@@ -485,9 +589,18 @@ impl Mirror {
     }
 
     /// Puts a partition into FAILED, and plans its retry unless only a person can help.
-    fn fail(&mut self, key: PartitionKey, kind: &'static str, reason: String, permanent: bool, retried_here: bool) {
+    fn fail(
+        &mut self,
+        key: PartitionKey,
+        kind: &'static str,
+        reason: String,
+        permanent: bool,
+        retried_here: bool,
+    ) {
         let policy = self.parts.config.retry;
-        let Some(partition) = self.partitions.get_mut(&key) else { return };
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
         let attempt = partition.attempts;
         let pause = (!permanent && retried_here && !policy.exhausted(attempt))
             .then(|| policy.delay(attempt, rand::random()));
@@ -495,7 +608,11 @@ impl Mirror {
             partition.attempts = attempt.saturating_add(1);
         }
         let config = partition.machine.config().clone();
-        let first = partition.failure.as_ref().is_none_or(|known| known.reason != reason) && attempt == 0;
+        let first = partition
+            .failure
+            .as_ref()
+            .is_none_or(|known| known.reason != reason)
+            && attempt == 0;
         partition.renew(config);
         partition.failure = Some(Failure {
             reason: reason.clone(),
@@ -505,7 +622,11 @@ impl Mirror {
         });
         partition.enter(PartitionState::Failed);
         let (name, generation) = (partition.name.clone(), partition.generation);
-        self.parts.metrics.failures.with_label_values(&[self.name.as_str(), kind]).inc();
+        self.parts
+            .metrics
+            .failures
+            .with_label_values(&[self.name.as_str(), kind])
+            .inc();
         if first || pause.is_none() {
             error!(
                 mirror = %self.name,
@@ -549,7 +670,13 @@ fn cause_label(cause: ResumeCause) -> &'static str {
 }
 
 /// The brokers that lead any of these partitions.
-fn leaders_of<'a>(cluster: &Cluster, names: impl Iterator<Item = &'a TopicPartition>) -> BTreeSet<BrokerId> {
+fn leaders_of<'a>(
+    cluster: &Cluster,
+    names: impl Iterator<Item = &'a TopicPartition>,
+) -> BTreeSet<BrokerId> {
     let leaders = cluster.leaders();
-    names.filter_map(|name| leaders.leader(name)).map(|(broker, _)| broker).collect()
+    names
+        .filter_map(|name| leaders.leader(name))
+        .map(|(broker, _)| broker)
+        .collect()
 }

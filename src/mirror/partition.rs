@@ -35,7 +35,11 @@ impl Queued {
             max_timestamp: header.max_timestamp,
             size_bytes: header.size_bytes,
         };
-        Self { span, batch, _held: held }
+        Self {
+            span,
+            batch,
+            _held: held,
+        }
     }
 }
 
@@ -116,7 +120,12 @@ pub(super) struct Partition {
 }
 
 impl Partition {
-    pub(super) fn new(name: TopicPartition, ids: (TopicId, TopicId), config: AppendConfig, metrics: PartitionMetrics) -> Self {
+    pub(super) fn new(
+        name: TopicPartition,
+        ids: (TopicId, TopicId),
+        config: AppendConfig,
+        metrics: PartitionMetrics,
+    ) -> Self {
         Self {
             name,
             source_topic_id: ids.0,
@@ -142,7 +151,11 @@ impl Partition {
             in_flight: VecDeque::new(),
             listed: false,
             stalled_since: None,
-            source: SourceEnds { log_start_offset: -1, last_stable_offset: -1, high_watermark: -1 },
+            source: SourceEnds {
+                log_start_offset: -1,
+                last_stable_offset: -1,
+                high_watermark: -1,
+            },
             destination_high_watermark: -1,
             equal_at: Instant::now(),
             failure: None,
@@ -180,10 +193,18 @@ impl Partition {
     pub(super) fn position(&mut self, cursor: i64) {
         self.round = self.round.saturating_add(1);
         self.in_flight.clear();
-        while self.queue.front().is_some_and(|queued| queued.span.first_offset < cursor) {
+        while self
+            .queue
+            .front()
+            .is_some_and(|queued| queued.span.first_offset < cursor)
+        {
             self.pop();
         }
-        if self.queue.front().is_none_or(|queued| queued.span.first_offset != cursor) {
+        if self
+            .queue
+            .front()
+            .is_none_or(|queued| queued.span.first_offset != cursor)
+        {
             self.drop_queue();
         }
     }
@@ -217,24 +238,42 @@ impl Partition {
     /// Everything below `end_offset` is acknowledged: counts it and frees its memory.
     pub(super) fn acknowledged(&mut self, end_offset: i64) {
         self.attempts = 0;
-        while self.in_flight.front().is_some_and(|sent| sent.span.end_offset <= end_offset) {
-            let Some(sent) = self.in_flight.pop_front() else { break };
+        while self
+            .in_flight
+            .front()
+            .is_some_and(|sent| sent.span.end_offset <= end_offset)
+        {
+            let Some(sent) = self.in_flight.pop_front() else {
+                break;
+            };
             let records = sent.span.end_offset.saturating_sub(sent.span.first_offset);
-            self.metrics.records_mirrored.inc_by(u64::try_from(records).unwrap_or(0));
-            self.metrics.bytes_mirrored.inc_by(u64::try_from(sent.span.size_bytes).unwrap_or(0));
+            self.metrics
+                .records_mirrored
+                .inc_by(u64::try_from(records).unwrap_or(0));
+            self.metrics
+                .bytes_mirrored
+                .inc_by(u64::try_from(sent.span.size_bytes).unwrap_or(0));
             self.metrics.batches_mirrored.inc();
         }
     }
 
     /// Offsets between what is mirrored (the destination's high watermark) and what the source has decided.
     pub(super) fn lag_records(&self) -> Option<i64> {
-        (self.source.last_stable_offset >= 0 && self.destination_high_watermark >= 0)
-            .then(|| self.source.last_stable_offset.saturating_sub(self.destination_high_watermark).max(0))
+        (self.source.last_stable_offset >= 0 && self.destination_high_watermark >= 0).then(|| {
+            self.source
+                .last_stable_offset
+                .saturating_sub(self.destination_high_watermark)
+                .max(0)
+        })
     }
 
     pub(super) fn undecided_records(&self) -> Option<i64> {
-        (self.source.last_stable_offset >= 0)
-            .then(|| self.source.high_watermark.saturating_sub(self.source.last_stable_offset).max(0))
+        (self.source.last_stable_offset >= 0).then(|| {
+            self.source
+                .high_watermark
+                .saturating_sub(self.source.last_stable_offset)
+                .max(0)
+        })
     }
 
     pub(super) fn enter(&mut self, state: PartitionState) {
@@ -257,8 +296,15 @@ impl Partition {
             state: self.state,
             reason: self.failure.as_ref().map(|failure| failure.reason.clone()),
             retry_attempt: self.attempts,
-            next_retry_seconds: self.failure.as_ref().and_then(|failure| failure.retry_at).map(seconds_to),
-            permanent: self.failure.as_ref().is_some_and(|failure| failure.permanent),
+            next_retry_seconds: self
+                .failure
+                .as_ref()
+                .and_then(|failure| failure.retry_at)
+                .map(seconds_to),
+            permanent: self
+                .failure
+                .as_ref()
+                .is_some_and(|failure| failure.permanent),
             source_log_start_offset: known(self.source.log_start_offset),
             source_last_stable_offset: known(self.source.last_stable_offset),
             source_high_watermark: known(self.source.high_watermark),
@@ -268,7 +314,11 @@ impl Partition {
             lag_records: self.lag_records(),
             undecided_records: self.undecided_records(),
             lag_seconds: Some(now.saturating_duration_since(self.equal_at).as_secs_f64()),
-            ..PartitionStatus::new(Arc::clone(&self.name.topic), self.name.partition, self.state)
+            ..PartitionStatus::new(
+                Arc::clone(&self.name.topic),
+                self.name.partition,
+                self.state,
+            )
         }
     }
 }
@@ -277,10 +327,19 @@ impl Partition {
 /// restart. FNV-1a over mirror, topic and partition, in the upper half of the positive range.
 pub(super) fn producer_id(mirror: &str, partition: &TopicPartition) -> ProducerId {
     let number = partition.partition.to_be_bytes();
-    let parts = [mirror.as_bytes(), &[0], partition.topic.as_bytes(), &[0], &number];
-    let hash = parts.concat().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
+    let parts = [
+        mirror.as_bytes(),
+        &[0],
+        partition.topic.as_bytes(),
+        &[0],
+        &number,
+    ];
+    let hash = parts
+        .concat()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
     let positive = i64::try_from(hash >> 2).unwrap_or(0);
     ProducerId((1 << 62) | positive)
 }
@@ -292,7 +351,10 @@ mod tests {
     #[test]
     fn producer_ids_are_fixed_and_far_above_what_brokers_give() {
         let id = producer_id("eu-to-us", &TopicPartition::new("orders", 3));
-        assert_eq!(id, producer_id("eu-to-us", &TopicPartition::new("orders", 3)));
+        assert_eq!(
+            id,
+            producer_id("eu-to-us", &TopicPartition::new("orders", 3))
+        );
         // A change of this number would make every mirror take its own batches for foreign ones.
         assert_eq!(id, ProducerId(PINNED));
         assert!(id.0 >= 1 << 62);
@@ -305,5 +367,5 @@ mod tests {
         }
     }
 
-    const PINNED: i64 = 0;
+    const PINNED: i64 = 5_955_896_073_670_978_767;
 }

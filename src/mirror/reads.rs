@@ -10,11 +10,15 @@ use futures::future::BoxFuture;
 use super::Event;
 use super::partition::PartitionKey;
 use crate::domain::append::{EndRead, FillAnswer, ProducerEntry};
-use crate::domain::types::{BrokerId, LeaderEpoch, ProducerEpoch, ProducerId, Sequence, TopicPartition};
+use crate::domain::types::{
+    BrokerId, LeaderEpoch, ProducerEpoch, ProducerId, Sequence, TopicPartition,
+};
 use crate::kafka::admin::describe_broker_configs;
 use crate::kafka::cluster::{Cluster, Lane};
 use crate::kafka::offsets::{OffsetKind, describe_producers, list_offsets};
-use crate::wire::api::txn_markers::{WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest};
+use crate::wire::api::txn_markers::{
+    WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest,
+};
 use crate::wire::error_code::ErrorCode;
 
 /// A broker that does not answer such a small question for so long is asked again over a new connection.
@@ -52,7 +56,12 @@ impl Reads {
         generation: u64,
         partition: TopicPartition,
     ) {
-        self.ends.entry(broker).or_default().push(EndWanted { key, generation, partition, leader_epoch });
+        self.ends.entry(broker).or_default().push(EndWanted {
+            key,
+            generation,
+            partition,
+            leader_epoch,
+        });
     }
 
     pub(super) fn want_producer(
@@ -63,20 +72,40 @@ impl Reads {
         generation: u64,
         partition: TopicPartition,
     ) {
-        self.producers.entry(broker).or_default().push(ProducerWanted { key, generation, partition, producer_id });
+        self.producers
+            .entry(broker)
+            .or_default()
+            .push(ProducerWanted {
+                key,
+                generation,
+                partition,
+                producer_id,
+            });
     }
 
     /// One request per broker for all that is wanted.
-    pub(super) fn ask(&mut self, cluster: &Cluster, timeout: Duration) -> Vec<BoxFuture<'static, Event>> {
+    pub(super) fn ask(
+        &mut self,
+        cluster: &Cluster,
+        timeout: Duration,
+    ) -> Vec<BoxFuture<'static, Event>> {
         let timeout = timeout.min(READ_TIMEOUT);
-        let ends = std::mem::take(&mut self.ends).into_iter().map(|(broker, wanted)| {
-            let cluster = cluster.clone();
-            async move { Event::EndsRead(read_ends(&cluster, broker, wanted, timeout).await) }.boxed()
-        });
-        let producers = std::mem::take(&mut self.producers).into_iter().map(|(broker, wanted)| {
-            let cluster = cluster.clone();
-            async move { Event::ProducersRead(read_producers(&cluster, broker, wanted, timeout).await) }.boxed()
-        });
+        let ends = std::mem::take(&mut self.ends)
+            .into_iter()
+            .map(|(broker, wanted)| {
+                let cluster = cluster.clone();
+                async move { Event::EndsRead(read_ends(&cluster, broker, wanted, timeout).await) }
+                    .boxed()
+            });
+        let producers = std::mem::take(&mut self.producers)
+            .into_iter()
+            .map(|(broker, wanted)| {
+                let cluster = cluster.clone();
+                async move {
+                    Event::ProducersRead(read_producers(&cluster, broker, wanted, timeout).await)
+                }
+                .boxed()
+            });
         ends.chain(producers).collect()
     }
 }
@@ -87,12 +116,20 @@ async fn read_ends(
     wanted: Vec<EndWanted>,
     timeout: Duration,
 ) -> Vec<(PartitionKey, u64, Option<EndRead>)> {
-    let nothing = |wanted: Vec<EndWanted>| wanted.into_iter().map(|one| (one.key, one.generation, None)).collect();
+    let nothing = |wanted: Vec<EndWanted>| {
+        wanted
+            .into_iter()
+            .map(|one| (one.key, one.generation, None))
+            .collect()
+    };
     let Ok(connection) = cluster.broker(broker, Lane::Control).await else {
         cluster.request_refresh();
         return nothing(wanted);
     };
-    let parts: Vec<_> = wanted.iter().map(|one| (one.partition.clone(), one.leader_epoch)).collect();
+    let parts: Vec<_> = wanted
+        .iter()
+        .map(|one| (one.partition.clone(), one.leader_epoch))
+        .collect();
     // Both are queued at once, the log end first: what the watermark then says is not older than the end.
     let (ends, marks) = futures::join!(
         list_offsets(&connection, OffsetKind::LogEnd, &parts, timeout),
@@ -138,18 +175,24 @@ async fn read_producers(
     };
     let Some(answers) = answers else {
         cluster.request_refresh();
-        return wanted.into_iter().map(|one| (one.key, one.generation, None)).collect();
+        return wanted
+            .into_iter()
+            .map(|one| (one.key, one.generation, None))
+            .collect();
     };
     wanted
         .into_iter()
         .zip(answers)
         .map(|(one, (_, producers))| {
             let entry = producers.ok().map(|producers| {
-                let ours = producers.iter().find(|producer| producer.producer_id == one.producer_id);
+                let ours = producers
+                    .iter()
+                    .find(|producer| producer.producer_id == one.producer_id);
                 ours.and_then(|producer| {
                     Some(ProducerEntry {
                         epoch: ProducerEpoch(i16::try_from(producer.producer_epoch).ok()?),
-                        last_sequence: (producer.last_sequence >= 0).then_some(Sequence(producer.last_sequence)),
+                        last_sequence: (producer.last_sequence >= 0)
+                            .then_some(Sequence(producer.last_sequence)),
                     })
                 })
             });
@@ -165,11 +208,26 @@ pub(super) async fn read_watermarks(
     wanted: Vec<(PartitionKey, TopicPartition)>,
     timeout: Duration,
 ) -> Vec<(PartitionKey, i64)> {
-    let Ok(connection) = cluster.broker(broker, Lane::Control).await else { return Vec::new() };
-    let parts: Vec<_> = wanted.iter().map(|(_, name)| (name.clone(), LeaderEpoch::NONE)).collect();
-    let answers = list_offsets(&connection, OffsetKind::HighWatermark, &parts, timeout.min(READ_TIMEOUT)).await;
+    let Ok(connection) = cluster.broker(broker, Lane::Control).await else {
+        return Vec::new();
+    };
+    let parts: Vec<_> = wanted
+        .iter()
+        .map(|(_, name)| (name.clone(), LeaderEpoch::NONE))
+        .collect();
+    let answers = list_offsets(
+        &connection,
+        OffsetKind::HighWatermark,
+        &parts,
+        timeout.min(READ_TIMEOUT),
+    )
+    .await;
     let found = answers.unwrap_or_default();
-    wanted.into_iter().zip(found).filter_map(|((key, _), (_, mark))| Some((key, mark.ok()?.offset))).collect()
+    wanted
+        .into_iter()
+        .zip(found)
+        .filter_map(|((key, _), (_, mark))| Some((key, mark.ok()?.offset)))
+        .collect()
 }
 
 /// Start and leader's end of the source log; `None` if its leader cannot be asked.
@@ -186,8 +244,12 @@ pub(super) async fn locate(
         list_offsets(&connection, OffsetKind::LogStart, &parts, timeout),
         list_offsets(&connection, OffsetKind::LogEnd, &parts, timeout),
     );
-    let one = |answer: Vec<(TopicPartition, Result<crate::kafka::offsets::ListedOffset, _>)>| {
-        let (_, found): (_, Result<_, crate::kafka::offsets::PartitionFault>) = answer.into_iter().next()?;
+    let one = |answer: Vec<(
+        TopicPartition,
+        Result<crate::kafka::offsets::ListedOffset, _>,
+    )>| {
+        let (_, found): (_, Result<_, crate::kafka::offsets::PartitionFault>) =
+            answer.into_iter().next()?;
         Some(found.ok()?.offset)
     };
     Some((one(start.ok()?)?, one(end.ok()?)?))
@@ -196,14 +258,19 @@ pub(super) async fn locate(
 /// How long the destination's brokers remember an idle producer (`producer.id.expiration.ms`); `None` if nobody says.
 pub(super) async fn producer_expiration(cluster: &Cluster, timeout: Duration) -> Option<Duration> {
     let broker = loop {
-        match cluster.refresh(crate::kafka::cluster::Topics::Named(Vec::new())).await {
+        match cluster
+            .refresh(crate::kafka::cluster::Topics::Named(Vec::new()))
+            .await
+        {
             Ok(metadata) => break metadata.brokers.keys().next().copied()?,
             // The topics task tells that the cluster cannot be reached; the pauses between tries are the cluster's.
             Err(_) => continue,
         }
     };
     let connection = cluster.broker(broker, Lane::Control).await.ok()?;
-    let configs = describe_broker_configs(&connection, broker, timeout).await.ok()?;
+    let configs = describe_broker_configs(&connection, broker, timeout)
+        .await
+        .ok()?;
     let value = configs.get("producer.id.expiration.ms")?.value.clone()?;
     Some(Duration::from_millis(value.parse().ok()?))
 }
@@ -218,7 +285,9 @@ pub(super) async fn write_fillers(
     count: i64,
     timeout: Duration,
 ) -> FillAnswer {
-    let Ok(connection) = cluster.broker(broker, Lane::Markers).await else { return FillAnswer::Lost };
+    let Ok(connection) = cluster.broker(broker, Lane::Markers).await else {
+        return FillAnswer::Lost;
+    };
     let marker = WritableTxnMarker {
         producer_id,
         producer_epoch,
@@ -230,16 +299,26 @@ pub(super) async fn write_fillers(
         coordinator_epoch: 0,
     };
     let markers = std::iter::repeat_n(marker, usize::try_from(count).unwrap_or(0)).collect();
-    let Ok(response) = connection.call(&WriteTxnMarkersRequest { markers }, timeout).await else {
+    let Ok(response) = connection
+        .call(&WriteTxnMarkersRequest { markers }, timeout)
+        .await
+    else {
         return FillAnswer::Lost;
     };
-    let codes = response.markers.into_iter().flat_map(|marker| marker.topics).flat_map(|topic| topic.partitions);
-    let first = codes.map(|partition| partition.error_code).find(|code| !code.is_none());
+    let codes = response
+        .markers
+        .into_iter()
+        .flat_map(|marker| marker.topics)
+        .flat_map(|topic| topic.partitions);
+    let first = codes
+        .map(|partition| partition.error_code)
+        .find(|code| !code.is_none());
     match first {
         None => FillAnswer::Written,
-        Some(code @ (ErrorCode::CLUSTER_AUTHORIZATION_FAILED | ErrorCode::TOPIC_AUTHORIZATION_FAILED)) => {
-            FillAnswer::Denied(code.0)
-        }
+        Some(
+            code
+            @ (ErrorCode::CLUSTER_AUTHORIZATION_FAILED | ErrorCode::TOPIC_AUTHORIZATION_FAILED),
+        ) => FillAnswer::Denied(code.0),
         Some(code) => FillAnswer::Error(code.0),
     }
 }

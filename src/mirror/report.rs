@@ -6,13 +6,17 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::{Mirror, SUMMARY_EVERY};
+use crate::domain::desired::TopicGate;
 use crate::domain::state::PartitionState;
 use crate::domain::status::{ClusterStatus, MirrorStatus, TopicError};
-use crate::domain::desired::TopicGate;
 use crate::kafka::contact::ContactView;
 
 /// A cluster's health, with what the configuration says of it.
-pub fn cluster_status(bootstrap_servers: Vec<String>, cluster_id: Option<Arc<str>>, view: ContactView) -> ClusterStatus {
+pub(crate) fn cluster_status(
+    bootstrap_servers: Vec<String>,
+    cluster_id: Option<Arc<str>>,
+    view: ContactView,
+) -> ClusterStatus {
     ClusterStatus {
         bootstrap_servers,
         cluster_id: cluster_id.map(|id| id.to_string()),
@@ -37,13 +41,19 @@ impl Mirror {
             }
         }
         let metrics = &self.parts.metrics;
-        metrics.count_partitions(&self.name, self.partitions.values().map(|partition| partition.state));
+        metrics.count_partitions(
+            &self.name,
+            self.partitions.values().map(|partition| partition.state),
+        );
         self.held_bytes.report(metrics, self.budget.held_bytes());
         // Holding was refused a place in the queue, or the topic came late: ask for whatever still waits.
         let waiting: Vec<_> = self
             .partitions
             .iter()
-            .filter(|(_, partition)| partition.state == PartitionState::LogTruncation && partition.machine.cursor().is_some())
+            .filter(|(_, partition)| {
+                partition.state == PartitionState::LogTruncation
+                    && partition.machine.cursor().is_some()
+            })
             .map(|(key, _)| *key)
             .collect();
         for key in waiting {
@@ -57,12 +67,29 @@ impl Mirror {
     }
 
     fn publish(&self, now: Instant) {
-        let partitions = self.keys.values().filter_map(|key| self.partitions.get(key));
-        let errors = self.topics.topics.iter().filter_map(|(topic, entry)| match &entry.gate {
-            TopicGate::Failed { reason, .. } => Some(TopicError { topic: Arc::clone(topic), reason: reason.clone() }),
-            TopicGate::Unheld | TopicGate::Held { .. } => None,
-        });
-        let servers = self.parts.config.source.bootstrap_servers.iter().map(ToString::to_string).collect();
+        let partitions = self
+            .keys
+            .values()
+            .filter_map(|key| self.partitions.get(key));
+        let errors = self
+            .topics
+            .topics
+            .iter()
+            .filter_map(|(topic, entry)| match &entry.gate {
+                TopicGate::Failed { reason, .. } => Some(TopicError {
+                    topic: Arc::clone(topic),
+                    reason: reason.clone(),
+                }),
+                TopicGate::Unheld | TopicGate::Held { .. } => None,
+            });
+        let servers = self
+            .parts
+            .config
+            .source
+            .bootstrap_servers
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         let contact = self.parts.source_contact.view();
         self.parts.status.send_replace(Arc::new(MirrorStatus {
             name: self.name.clone(),
@@ -73,9 +100,22 @@ impl Mirror {
     }
 
     fn summarize(&self) {
-        let count = |state| self.partitions.values().filter(|partition| partition.state == state).count();
-        let lag: i64 = self.partitions.values().filter_map(super::partition::Partition::lag_records).sum();
-        let mirrored: u64 = self.partitions.values().map(|partition| partition.metrics.records_mirrored.get()).sum();
+        let count = |state| {
+            self.partitions
+                .values()
+                .filter(|partition| partition.state == state)
+                .count()
+        };
+        let lag: i64 = self
+            .partitions
+            .values()
+            .filter_map(super::partition::Partition::lag_records)
+            .sum();
+        let mirrored: u64 = self
+            .partitions
+            .values()
+            .map(|partition| partition.metrics.records_mirrored.get())
+            .sum();
         info!(
             mirror = %self.name,
             topics = self.topics.topics.len(),

@@ -24,7 +24,7 @@ pub struct Daemon {
 }
 
 /// The usual configuration: one mirror of `topics` (a TOML list of patterns is made of them), all ports chosen by the
-/// kernel, a state log of few partitions, and short intervals. `extra` is TOML that comes behind, for example another
+/// kernel, and short intervals. `extra` is TOML that comes behind, for example another
 /// table.
 pub fn config(source: &str, destination: &str, topics: &[&str], extra: &str) -> String {
     let list = |items: Vec<&str>| {
@@ -35,18 +35,8 @@ pub fn config(source: &str, destination: &str, topics: &[&str], extra: &str) -> 
         r#"[destination]
 bootstrap_servers = {destination}
 
-[listener]
-bind = "127.0.0.1:0"
-
 [http]
 bind = "127.0.0.1:0"
-
-[state]
-partitions = 3
-replication_factor = 1
-
-[group]
-session_timeout = "6s"
 
 [[mirror]]
 name = "test"
@@ -57,9 +47,6 @@ bootstrap_servers = {source}
 
 [mirror.topics]
 include = {topics}
-
-[mirror.groups]
-interval = "1s"
 
 [mirror.retry]
 initial = "100ms"
@@ -88,7 +75,7 @@ impl Daemon {
         let file = directory.path().join("truemirror.toml");
         std::fs::write(&file, config).unwrap();
         let mut daemon = Self {
-            arguments: vec!["--config".into(), file.display().to_string()],
+            arguments: vec!["run".into(), "--config".into(), file.display().to_string()],
             directory: Some(directory),
             environment: environment
                 .iter()
