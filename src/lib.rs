@@ -7,4 +7,5 @@ pub mod domain;
 pub mod http;
 pub mod kafka;
 pub mod metrics;
+pub mod sync;
 pub mod wire;

@@ -92,6 +92,29 @@ impl TopicId {
     }
 }
 
+impl fmt::Display for TopicId {
+    /// URL-safe base64 without padding, as Kafka's tools print it (`Uuid.toString`).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const ALPHABET: &[u8; 64] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let number = u128::from_be_bytes(self.0);
+        // 22 letters of 6 bits: the last one carries 2 bits of the id and 4 zeros.
+        for letter in 0..22_u32 {
+            let bits = match 122_u32.checked_sub(letter * 6) {
+                Some(shift) => number >> shift,
+                None => number << 4,
+            };
+            let place = usize::try_from(bits & 63).unwrap_or_default();
+            write!(
+                f,
+                "{}",
+                char::from(ALPHABET.get(place).copied().unwrap_or(b'?'))
+            )?;
+        }
+        Ok(())
+    }
+}
+
 /// One partition of one topic. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicPartition {
@@ -104,7 +127,10 @@ pub struct TopicPartition {
 impl TopicPartition {
     /// The partition `partition` of `topic`.
     pub fn new(topic: &str, partition: i32) -> Self {
-        Self { topic: Arc::from(topic), partition }
+        Self {
+            topic: Arc::from(topic),
+            partition,
+        }
     }
 }
 
@@ -170,7 +196,8 @@ impl BatchHeader {
 
     /// Offset of the last record position of the batch, inclusive.
     pub fn last_offset(&self) -> i64 {
-        self.base_offset.saturating_add(i64::from(self.last_offset_delta))
+        self.base_offset
+            .saturating_add(i64::from(self.last_offset_delta))
     }
 
     /// The next offset after the batch.
@@ -192,6 +219,25 @@ impl BatchHeader {
             3 => Ok(Codec::Lz4),
             4 => Ok(Codec::Zstd),
             other => Err(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topic_ids_read_as_kafkas_tools_print_them() {
+        // `Uuid.ONE_UUID`, and the zero-based counting pattern by another base64.
+        let mut one = [0; 16];
+        one[15] = 1;
+        let counting: [u8; 16] = std::array::from_fn(|index| u8::try_from(index * 17).unwrap());
+        for (id, shown) in [
+            (one, "AAAAAAAAAAAAAAAAAAAAAQ"),
+            (counting, "ABEiM0RVZneImaq7zN3u_w"),
+        ] {
+            assert_eq!(TopicId(id).to_string(), shown);
         }
     }
 }

@@ -1,0 +1,619 @@
+//! The topics of one mirror: finds them at the source, has them created, widened and held at the destination, and says
+//! how far each is. Must not touch record data, and not decide anything that `domain::desired` can.
+//!
+//! One loop does it all: a round lists both clusters, compares, and queues a step for every topic that needs one; a few
+//! steps run at a time. What fails is tried again at the next round, which then comes sooner.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, info, warn};
+
+use super::topic_step::{Ready, Stage, Trouble, count, hold, prepare};
+use crate::config::{NamePatterns, TopicFilter};
+use crate::domain::desired::{
+    Sight, Step, TopicEntry, TopicGate, TopicSet, may_be_mirrored, next_step, sight,
+};
+use crate::domain::types::TopicId;
+use crate::kafka::backoff::Backoff;
+use crate::kafka::cluster::{Cluster, ClusterError, Metadata, Side, TopicMetadata, Topics};
+use crate::kafka::contact::Contact;
+
+/// Steps of different topics that run at the same time.
+const STEPS_AT_ONCE: usize = 8;
+
+/// Pauses between rounds while something waits for another try.
+const RETRIES: Backoff = Backoff {
+    first: Duration::from_millis(500),
+    cap: Duration::from_secs(5),
+};
+
+/// What the topics of one mirror are prepared by.
+#[derive(Clone, Debug)]
+pub struct TopicsOptions {
+    /// The mirror's name, for the log.
+    pub mirror: String,
+    /// Which topics are mirrored.
+    pub filter: TopicFilter,
+    /// Topic configs that are not copied.
+    pub config_exclude: NamePatterns,
+    /// Of topics that are created; -1: the destination's default.
+    pub replication_factor: i16,
+    /// Time between two listings of both clusters.
+    pub refresh_interval: Duration,
+    /// How long each answer may take.
+    pub request_timeout: Duration,
+}
+
+/// Why the topics of a mirror cannot be looked after at all.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TopicsError {
+    /// A mirror of a cluster to itself. Nothing was created or changed.
+    #[error(
+        "source and destination are the same cluster ({cluster_id}): bootstrap_servers of one of them lead to the other"
+    )]
+    SameCluster {
+        /// The id that both gave.
+        cluster_id: Arc<str>,
+    },
+}
+
+/// Looks after the topics of one mirror until `stop`. Publishes through `sets` whenever something changes. A topic that
+/// comes through `hold_wanted` has its configs held, once; asking again looks again.
+///
+/// # Errors
+/// [`TopicsError`] for what no waiting can mend; an unreachable cluster is waited for without end.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "each is a different handle, given once by the part that builds the mirror"
+)]
+pub async fn run(
+    options: TopicsOptions,
+    source: Cluster,
+    destination: Cluster,
+    source_contact: Arc<Contact>,
+    destination_contact: Arc<Contact>,
+    sets: watch::Sender<Arc<TopicSet>>,
+    hold_wanted: mpsc::Receiver<Arc<str>>,
+    stop: CancellationToken,
+) -> Result<(), TopicsError> {
+    let stage = Arc::new(Stage {
+        mirror: options.mirror,
+        source,
+        destination,
+        config_exclude: options.config_exclude,
+        replication_factor: options.replication_factor,
+        request_timeout: options.request_timeout,
+    });
+    let mut keeper = Keeper {
+        stage,
+        filter: options.filter,
+        refresh_interval: options.refresh_interval,
+        source_contact,
+        destination_contact,
+        sets,
+        topics: BTreeMap::new(),
+        waiting: VecDeque::new(),
+        running: FuturesUnordered::new(),
+        steps: 0,
+        next_round: Some(Instant::now()),
+        troubled: false,
+        troubled_rounds: 0,
+    };
+    tokio::select! {
+        () = stop.cancelled() => Ok(()),
+        error = keeper.work(hold_wanted) => Err(error),
+    }
+}
+
+/// Both listings of one round.
+struct Listed {
+    source: Result<Arc<Metadata>, ClusterError>,
+    destination: Result<Arc<Metadata>, ClusterError>,
+}
+
+/// What came of something that ran.
+enum Outcome {
+    Listed(Listed),
+    Prepared(Arc<str>, Result<Ready, Trouble>),
+    Held(Arc<str>, Result<usize, Trouble>),
+}
+
+/// A step that waits for its turn.
+enum Work {
+    Prepare {
+        topic: Arc<str>,
+        partitions: i32,
+        step: Step,
+    },
+    Hold(Arc<str>),
+}
+
+struct Topic {
+    entry: TopicEntry,
+    /// Both sides have it in the same shape, or had when that was last known.
+    ready: bool,
+    /// The data path wants its configs held.
+    hold_wanted: bool,
+    /// A step of it waits or runs.
+    busy: bool,
+    missed_at_source: u32,
+    missed_at_destination: u32,
+    /// The source's listings do not have it any more.
+    deleted: bool,
+    /// The last reason that was logged.
+    said: Option<String>,
+}
+
+impl Topic {
+    fn failed_for_good(&self) -> bool {
+        matches!(
+            self.entry.gate,
+            TopicGate::Failed {
+                permanent: true,
+                ..
+            }
+        )
+    }
+
+    fn is_held(&self) -> bool {
+        matches!(self.entry.gate, TopicGate::Held { .. })
+    }
+}
+
+struct Keeper {
+    stage: Arc<Stage>,
+    filter: TopicFilter,
+    refresh_interval: Duration,
+    source_contact: Arc<Contact>,
+    destination_contact: Arc<Contact>,
+    sets: watch::Sender<Arc<TopicSet>>,
+    topics: BTreeMap<Arc<str>, Topic>,
+    waiting: VecDeque<Work>,
+    running: FuturesUnordered<BoxFuture<'static, Outcome>>,
+    /// How many of `running` are steps.
+    steps: usize,
+    /// `None` while the listing of a round runs.
+    next_round: Option<Instant>,
+    /// Something of this round has to be tried again.
+    troubled: bool,
+    /// Rounds in a row, before this one, in which something had to.
+    troubled_rounds: u32,
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keeper")
+            .field("mirror", &self.stage.mirror)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Keeper {
+    /// Ends with what no waiting can mend.
+    async fn work(&mut self, mut hold_wanted: mpsc::Receiver<Arc<str>>) -> TopicsError {
+        let mut asked = true;
+        loop {
+            let round = self.next_round;
+            tokio::select! {
+                topic = hold_wanted.recv(), if asked => match topic {
+                    Some(topic) => self.want_hold(&topic),
+                    None => asked = false,
+                },
+                Some(outcome) = self.running.next() => {
+                    if let Err(error) = self.take(outcome) {
+                        return error;
+                    }
+                }
+                () = sleep_until(round.unwrap_or_else(Instant::now)), if round.is_some() => self.start_round(),
+            }
+            self.start_steps();
+        }
+    }
+
+    fn start_round(&mut self) {
+        self.troubled_rounds = if self.troubled {
+            self.troubled_rounds.saturating_add(1)
+        } else {
+            0
+        };
+        self.troubled = false;
+        self.next_round = None;
+        let stage = Arc::clone(&self.stage);
+        self.running.push(Box::pin(async move {
+            let (source, destination) = tokio::join!(
+                stage.source.refresh(Topics::All),
+                stage.destination.refresh(Topics::All),
+            );
+            Outcome::Listed(Listed {
+                source,
+                destination,
+            })
+        }));
+    }
+
+    fn take(&mut self, outcome: Outcome) -> Result<(), TopicsError> {
+        match outcome {
+            Outcome::Listed(listed) => {
+                self.next_round = Some(Instant::now() + self.refresh_interval);
+                if self.troubled {
+                    self.try_again_soon();
+                }
+                self.listed(listed)?;
+            }
+            Outcome::Prepared(topic, result) => {
+                self.steps = self.steps.saturating_sub(1);
+                self.prepared(&topic, result);
+            }
+            Outcome::Held(topic, result) => {
+                self.steps = self.steps.saturating_sub(1);
+                self.held(&topic, result);
+            }
+        }
+        self.publish();
+        Ok(())
+    }
+
+    fn listed(&mut self, listed: Listed) -> Result<(), TopicsError> {
+        for (result, contact) in [
+            (&listed.source, &self.source_contact),
+            (&listed.destination, &self.destination_contact),
+        ] {
+            match result {
+                Ok(_) => contact.answered(),
+                Err(error) => contact.failed(error),
+            }
+        }
+        let (Ok(source), Ok(destination)) = (listed.source, listed.destination) else {
+            self.try_again_soon();
+            return Ok(());
+        };
+        if let (Some(cluster_id), Some(other)) = (&source.cluster_id, &destination.cluster_id)
+            && cluster_id == other
+        {
+            return Err(TopicsError::SameCluster {
+                cluster_id: Arc::clone(cluster_id),
+            });
+        }
+        for (name, found) in &source.topics {
+            let wanted = may_be_mirrored(name, found.is_internal)
+                && self.filter.matches(name)
+                && found.error.is_none()
+                && !found.partitions.is_empty();
+            if wanted {
+                self.compare(name, found, destination.topics.get(name));
+            }
+        }
+        self.miss(&source);
+        // What other topics the listings brought is forgotten again.
+        self.follow();
+        Ok(())
+    }
+
+    /// One topic that the source has.
+    fn compare(&mut self, name: &Arc<str>, found: &TopicMetadata, there: Option<&TopicMetadata>) {
+        // A destination that cannot say anything about the topic now is asked again at the next round.
+        if there.is_some_and(|there| !there.error.is_none()) {
+            self.try_again_soon();
+            return;
+        }
+        let (partitions, source_topic_id) = (count(found), found.topic_id);
+        let topic = self
+            .topics
+            .entry(Arc::clone(name))
+            .or_insert_with(|| Topic {
+                entry: TopicEntry {
+                    partitions,
+                    source_topic_id,
+                    destination_topic_id: TopicId([0; 16]),
+                    gate: TopicGate::Unheld,
+                },
+                ready: false,
+                hold_wanted: false,
+                busy: false,
+                missed_at_source: 0,
+                missed_at_destination: 0,
+                deleted: false,
+                said: None,
+            });
+        let missed = std::mem::take(&mut topic.missed_at_source);
+        if topic.busy {
+            return;
+        }
+        let known = topic.entry.source_topic_id;
+        if topic.deleted && source_topic_id == known && !known.is_zero() {
+            // Only the right to see it was gone for a while.
+            topic.deleted = false;
+            topic.ready = false;
+            topic.hold_wanted = false;
+            topic.entry.gate = TopicGate::Unheld;
+        }
+        if topic.failed_for_good() {
+            return;
+        }
+        let seen = sight(known, Some(source_topic_id), missed);
+        if let Sight::Recreated { known, found } = seen {
+            self.fail(name, recreated(Side::Source, known, found), true);
+            return;
+        }
+        if topic.ready {
+            let seen = sight(
+                topic.entry.destination_topic_id,
+                there.map(|there| there.topic_id),
+                topic.missed_at_destination,
+            );
+            match seen {
+                Sight::Same => topic.missed_at_destination = 0,
+                Sight::Missed => {
+                    topic.missed_at_destination = 1;
+                    self.try_again_soon();
+                    return;
+                }
+                Sight::Deleted => {
+                    let reason = "the destination topic was deleted while it was mirrored: start truemirror again to mirror \
+                                  it from the beginning, or exclude it";
+                    self.fail(name, reason.to_owned(), true);
+                    return;
+                }
+                Sight::Recreated { known, found } => {
+                    self.fail(name, recreated(Side::Destination, known, found), true);
+                    return;
+                }
+            }
+        }
+        match next_step(partitions, there.map(count)) {
+            Step::Refuse { reason } => {
+                if let Some(topic) = self.topics.get_mut(name) {
+                    topic.ready = false;
+                    // The data path compares anew once it is well, and asks again.
+                    topic.hold_wanted = false;
+                }
+                self.fail(name, reason, false);
+            }
+            Step::Nothing if topic.ready => {
+                if topic.hold_wanted && !topic.is_held() {
+                    topic.busy = true;
+                    self.waiting.push_back(Work::Hold(Arc::clone(name)));
+                }
+            }
+            Step::Nothing if there.is_some_and(is_led) => {
+                let ready = Ready {
+                    destination_topic_id: there.map_or(TopicId([0; 16]), |there| there.topic_id),
+                    partitions,
+                };
+                self.prepared(name, Ok(ready));
+            }
+            step => {
+                topic.busy = true;
+                self.waiting.push_back(Work::Prepare {
+                    topic: Arc::clone(name),
+                    partitions,
+                    step,
+                });
+            }
+        }
+    }
+
+    /// Known topics that the source's listing does not have.
+    fn miss(&mut self, source: &Metadata) {
+        let missed: Vec<_> = self
+            .topics
+            .keys()
+            .filter(|name| !source.topics.contains_key(*name))
+            .cloned()
+            .collect();
+        for name in missed {
+            let Some(topic) = self.topics.get_mut(&name) else {
+                continue;
+            };
+            let seen = sight(topic.entry.source_topic_id, None, topic.missed_at_source);
+            topic.missed_at_source = topic.missed_at_source.saturating_add(1);
+            if topic.failed_for_good() {
+                continue;
+            }
+            if seen == Sight::Deleted {
+                topic.deleted = true;
+                let reason = "the source topic was deleted; its copy is kept";
+                self.fail(&name, reason.to_owned(), true);
+            } else {
+                debug!(mirror = %self.stage.mirror, topic = %name, "topic missing in the source's listing");
+                self.try_again_soon();
+            }
+        }
+    }
+
+    fn want_hold(&mut self, name: &Arc<str>) {
+        let Some(topic) = self.topics.get_mut(name) else {
+            debug!(mirror = %self.stage.mirror, topic = %name, "hold of a topic that is not mirrored");
+            return;
+        };
+        topic.hold_wanted = true;
+        if topic.ready && !topic.busy && !topic.failed_for_good() {
+            topic.busy = true;
+            self.waiting.push_back(Work::Hold(Arc::clone(name)));
+        }
+    }
+
+    fn start_steps(&mut self) {
+        while self.steps < STEPS_AT_ONCE {
+            let Some(work) = self.waiting.pop_front() else {
+                return;
+            };
+            self.steps = self.steps.saturating_add(1);
+            let stage = Arc::clone(&self.stage);
+            self.running.push(match work {
+                Work::Prepare {
+                    topic,
+                    partitions,
+                    step,
+                } => Box::pin(async move {
+                    let result = prepare(&stage, &topic, partitions, step).await;
+                    Outcome::Prepared(topic, result)
+                }),
+                Work::Hold(topic) => Box::pin(async move {
+                    let result = hold(&stage, &topic).await;
+                    Outcome::Held(topic, result)
+                }),
+            });
+        }
+    }
+
+    fn prepared(&mut self, name: &Arc<str>, result: Result<Ready, Trouble>) {
+        let Some(topic) = self.topics.get_mut(name) else {
+            return;
+        };
+        topic.busy = false;
+        if topic.failed_for_good() {
+            return;
+        }
+        match result {
+            Ok(ready) => {
+                topic.entry.destination_topic_id = ready.destination_topic_id;
+                topic.entry.partitions = ready.partitions;
+                if !topic.ready {
+                    topic.ready = true;
+                    topic.entry.gate = TopicGate::Unheld;
+                }
+                topic.said = None;
+                if topic.hold_wanted && !topic.is_held() {
+                    topic.busy = true;
+                    self.waiting.push_back(Work::Hold(Arc::clone(name)));
+                }
+            }
+            // A topic that cannot grow is mirrored on with the partitions it has.
+            Err(Trouble::Refused(reason)) if topic.ready => {
+                self.try_again_soon();
+                self.complain(name, &reason, false);
+            }
+            Err(trouble) => self.trouble(name, trouble),
+        }
+    }
+
+    fn held(&mut self, name: &Arc<str>, result: Result<usize, Trouble>) {
+        let Some(topic) = self.topics.get_mut(name) else {
+            return;
+        };
+        topic.busy = false;
+        if topic.failed_for_good() {
+            return;
+        }
+        match result {
+            Ok(max_message_bytes) => {
+                topic.entry.gate = TopicGate::Held { max_message_bytes };
+                topic.said = None;
+            }
+            Err(trouble) => self.trouble(name, trouble),
+        }
+    }
+
+    fn trouble(&mut self, name: &Arc<str>, trouble: Trouble) {
+        self.try_again_soon();
+        match trouble {
+            Trouble::Refused(reason) => self.fail(name, reason, false),
+            // A cluster that is gone is said by its contact, once for all topics.
+            Trouble::Unreached(reason) => {
+                debug!(mirror = %self.stage.mirror, topic = %name, reason = %reason, "topic waits");
+            }
+            Trouble::Waiting(reason) => {
+                let Some(topic) = self.topics.get_mut(name) else {
+                    return;
+                };
+                if topic.said.as_ref() != Some(&reason) {
+                    info!(mirror = %self.stage.mirror, topic = %name, reason = %reason, "topic waits");
+                    topic.said = Some(reason);
+                }
+            }
+        }
+    }
+
+    fn fail(&mut self, name: &Arc<str>, reason: String, permanent: bool) {
+        self.complain(name, &reason, permanent);
+        if let Some(topic) = self.topics.get_mut(name) {
+            topic.entry.gate = TopicGate::Failed { reason, permanent };
+        }
+    }
+
+    /// Says a reason once.
+    fn complain(&mut self, name: &Arc<str>, reason: &str, permanent: bool) {
+        let mirror = &self.stage.mirror;
+        let Some(topic) = self.topics.get_mut(name) else {
+            return;
+        };
+        if topic.said.as_deref() == Some(reason) {
+            return;
+        }
+        topic.said = Some(reason.to_owned());
+        if permanent {
+            error!(mirror = %mirror, topic = %name, reason = %reason, "topic is not mirrored any more");
+        } else {
+            warn!(mirror = %mirror, topic = %name, reason = %reason, "topic cannot be mirrored now, trying until it can");
+        }
+    }
+
+    /// Makes the next round come after a short pause, which grows while rounds in a row need it.
+    fn try_again_soon(&mut self) {
+        self.troubled = true;
+        let failures = self.troubled_rounds.saturating_add(1);
+        let soon = Instant::now() + RETRIES.pause(failures, rand::random());
+        self.next_round = self.next_round.map(|round| round.min(soon));
+    }
+
+    /// Tells everybody, if there is news.
+    fn publish(&self) {
+        let shown = self
+            .topics
+            .iter()
+            // A topic that waits to be created is nothing to work on, but one that is refused is to be seen.
+            .filter(|(_, topic)| {
+                topic.ready || matches!(topic.entry.gate, TopicGate::Failed { .. })
+            });
+        let topics = shown
+            .map(|(name, topic)| (Arc::clone(name), topic.entry.clone()))
+            .collect();
+        let set = TopicSet { topics };
+        let changed = self.sets.send_if_modified(|sent| {
+            let changed = **sent != set;
+            if changed {
+                *sent = Arc::new(set);
+            }
+            changed
+        });
+        if changed {
+            self.follow();
+        }
+    }
+
+    fn follow(&self) {
+        let names = |fits: fn(&Topic) -> bool| {
+            let fitting = self.topics.iter().filter(move |(_, topic)| fits(topic));
+            fitting
+                .map(|(name, _)| Arc::clone(name))
+                .collect::<Vec<_>>()
+        };
+        let source = names(|topic| topic.missed_at_source < 2);
+        self.stage.source.set_topics(source);
+        self.stage
+            .destination
+            .set_topics(names(|topic| topic.ready));
+    }
+}
+
+fn is_led(topic: &TopicMetadata) -> bool {
+    topic.partitions.values().all(|p| p.leader.is_some())
+}
+
+fn recreated(side: Side, known: TopicId, found: TopicId) -> String {
+    format!(
+        "the topic was deleted and created again on the {side}: topic id changed from {known} to {found}; delete the \
+         destination topic if the new content is wanted there, and start truemirror again"
+    )
+}
