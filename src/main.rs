@@ -7,9 +7,10 @@ use std::panic;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tokio::runtime::Runtime;
 use tracing::error;
 use tracing_subscriber::EnvFilter;
-use truemirror::app::AppError;
+use truemirror::app;
 use truemirror::cli::verify::{self, VerifyArgs};
 use truemirror::cli::{Cli, Command, ConfigArgs, exit};
 use truemirror::config::{Config, Log, LogFormat};
@@ -30,14 +31,11 @@ fn run(args: &ConfigArgs) -> ExitCode {
         Ok(config) => config,
         Err(code) => return code,
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(truemirror::app::run(config)),
-        Err(source) => Err(AppError::Runtime(source)),
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(code) => return code,
     };
-    match outcome {
+    match runtime.block_on(app::run(config)) {
         Ok(()) => ExitCode::from(exit::DONE),
         Err(reason) => {
             error!(error = %chain(&reason), "ended");
@@ -65,20 +63,27 @@ fn compare(args: &VerifyArgs) -> ExitCode {
         Ok(config) => config,
         Err(code) => return code,
     };
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(code) => return code,
+    };
+    match runtime.block_on(verify::run(&config, args)) {
+        Ok(true) => ExitCode::from(exit::DONE),
+        Ok(false) => ExitCode::from(exit::FAILED),
+        Err(reason) => failed(chain(&reason)),
+    }
+}
+
+fn runtime() -> Result<Runtime, ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();
-    let outcome = runtime
-        .map_err(anyhow::Error::from)
-        .and_then(|runtime| Ok(runtime.block_on(verify::run(&config, args))?));
-    match outcome {
-        Ok(true) => ExitCode::from(exit::DONE),
-        Ok(false) => ExitCode::from(exit::FAILED),
-        Err(reason) => {
-            writeln!(io::stderr(), "{reason:#}").ok();
-            ExitCode::from(exit::FAILED)
-        }
-    }
+    runtime.map_err(|error| failed(format_args!("cannot start the runtime: {error}")))
+}
+
+fn failed(reason: impl Display) -> ExitCode {
+    writeln!(io::stderr(), "{reason}").ok();
+    ExitCode::from(exit::FAILED)
 }
 
 /// The checked configuration, with logging set up by it.
