@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tracing::error;
 use tracing_subscriber::EnvFilter;
-use truemirror::cli::{Cli, Command, ConfigArgs, exit};
+use truemirror::cli::{CheckArgs, Cli, Command, ConfigArgs, exit};
 use truemirror::config::{Config, Log, LogFormat};
 
 #[global_allocator]
@@ -18,6 +18,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run(&args),
+        Command::Check(args) => check(&args),
     }
 }
 
@@ -39,6 +40,43 @@ fn run(args: &ConfigArgs) -> ExitCode {
             ExitCode::from(exit::FAILED)
         }
     }
+}
+
+fn check(args: &CheckArgs) -> ExitCode {
+    let config = match Config::load(&args.config.config) {
+        Ok(config) => config,
+        Err(reason) => return bad_config(reason),
+    };
+    // The table says what there is to say.
+    let log = Log {
+        level: "error".to_owned(),
+        format: config.log.format,
+    };
+    if let Err(reason) = start_logging(&log) {
+        return bad_config(reason);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let report = match runtime {
+        Ok(runtime) => runtime.block_on(truemirror::cli::check::check(&config)),
+        Err(reason) => {
+            error!(error = %reason, "ended");
+            return ExitCode::from(exit::FAILED);
+        }
+    };
+    let text = if args.json {
+        serde_json::to_string_pretty(&report).unwrap_or_else(|error| error.to_string())
+    } else {
+        report.to_string()
+    };
+    // Whoever closed standard output does not want to read it; the exit code still says it.
+    writeln!(io::stdout(), "{text}").ok();
+    ExitCode::from(if report.failed() {
+        exit::FAILED
+    } else {
+        exit::DONE
+    })
 }
 
 /// The checked configuration, with logging set up by it.

@@ -1,5 +1,7 @@
 //! The command line: what can be said. Must not hold logic that the daemon needs.
 
+pub mod check;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -39,6 +41,22 @@ pub enum Command {
     /// Mirrors every topic that the configuration names, until it is told to stop. It may be killed at any moment: the
     /// destination's log is the only progress it keeps. A second signal ends it at once.
     Run(ConfigArgs),
+    /// Say what would hinder the mirrors of a configuration, and what to do about it
+    ///
+    /// Looks at the configuration, connections, cluster ids, API versions, brokers, permissions and topics, and changes
+    /// nothing on either side. Exits with 1 if anything would not work.
+    Check(CheckArgs),
+}
+
+/// `check`
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// What to check.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Which configuration a command works by.
@@ -54,6 +72,7 @@ pub const DEFAULT_CONFIG: &str = "/etc/truemirror/truemirror.toml";
 
 const AFTER_HELP: &str = "\
 Examples:
+  truemirror check --config truemirror.toml
   truemirror run --config truemirror.toml
   RUST_LOG=info,truemirror::kafka=debug truemirror run
   curl http://127.0.0.1:9495/api/v1/status
@@ -79,7 +98,9 @@ mod tests {
     fn the_config_has_a_place_by_default() {
         // The environment variable is not set in tests.
         let cli = Cli::try_parse_from(["truemirror", "run"]).unwrap();
-        let Command::Run(args) = cli.command;
+        let Command::Run(args) = cli.command else {
+            panic!("not run");
+        };
         assert_eq!(args.config, PathBuf::from(DEFAULT_CONFIG));
     }
 }
