@@ -2,7 +2,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::future_not_send,
@@ -12,11 +11,13 @@
 #[cfg(test)]
 mod support;
 
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kafka_protocol::messages::create_acls_request::AclCreation;
 use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
-use kafka_protocol::messages::{CreatePartitionsRequest, TopicName};
+use kafka_protocol::messages::{CreateAclsRequest, CreatePartitionsRequest, TopicName};
 use kafka_protocol::protocol::StrBytes;
 use support::kafka::{ConfigOf, KafkaCluster, shared_pair, unique};
 use support::producer::{Producer, ProducerOptions, records};
@@ -385,4 +386,185 @@ async fn a_mirror_of_a_cluster_to_itself_is_refused() {
         panic!("{error}");
     };
     assert_eq!(&*cluster_id, source.cluster_id());
+}
+
+/// Runs `check` with one mirror; `topics` are lines of `[mirror.topics]`. Answers with exit code and both outputs.
+async fn check(
+    source: &str,
+    destination: &str,
+    topics: &str,
+    arguments: &[&str],
+) -> (Option<i32>, String) {
+    let quoted = |servers: &str| {
+        let servers: Vec<String> = servers.split(',').map(|s| format!("{s:?}")).collect();
+        servers.join(", ")
+    };
+    let mut config = tempfile::NamedTempFile::new().unwrap();
+    write!(
+        config,
+        "[destination]\nbootstrap_servers = [{}]\nconnect_timeout = \"2s\"\n[[mirror]]\nname = \"m\"\n[mirror.source]\n\
+         bootstrap_servers = [{}]\n[mirror.topics]\n{topics}\n",
+        quoted(destination),
+        quoted(source),
+    )
+    .unwrap();
+    let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_truemirror"));
+    command
+        .arg("check")
+        .args(arguments)
+        .arg("--config")
+        .arg(config.path())
+        .env_remove("RUST_LOG");
+    let output = timeout(LONG, command.output()).await.unwrap().unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    (output.status.code(), text)
+}
+
+#[tokio::test]
+async fn check_finds_nothing_wrong_with_a_good_pair_and_changes_nothing() {
+    let (source, destination) = shared_pair().await;
+    let prefix = unique("checked");
+    let (there, missing) = (format!("{prefix}-there"), format!("{prefix}-missing"));
+    for topic in [&there, &missing] {
+        source.create_topic(topic, 2, 1, &[]).await;
+    }
+    let own = [("retention.ms", "86400000")];
+    destination.create_topic(&there, 2, 1, &own).await;
+    let include = format!("include = [\"{prefix}-.*\", \"not-there\"]");
+    let (source_servers, destination_servers) = (source.bootstrap(), destination.bootstrap());
+    let (code, text) = check(&source_servers, &destination_servers, &include, &[]).await;
+    assert_eq!(code, Some(0), "{text}");
+    for part in [
+        "2 match",
+        &missing,
+        source.cluster_id(),
+        "1 of 1 reachable",
+        "would create 1 of 1",
+        "\"not-there\" matches no topic",
+        "producer.id.expiration.ms",
+        "Write, Read, Describe, AlterConfigs, DescribeConfigs; topics: 1",
+        "0 FAIL",
+    ] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    assert!(destination.partitions(&missing).await.is_err());
+    let configs = destination.describe_config(&of(&there)).await;
+    assert_eq!(configs["retention.ms"], "86400000");
+}
+
+#[tokio::test]
+async fn check_says_which_addresses_were_tried_and_what_came() {
+    let (source, _) = shared_pair().await;
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = (silent.local_addr().unwrap(), silent);
+    let closed = format!("127.0.0.1:{}", support::process::free_port());
+    let destination = format!("{closed},{},no-such-host.invalid:9092", silent.0);
+    let include = "include = [\"x\"]";
+    let (code, text) = check(&source.bootstrap(), &destination, include, &[]).await;
+    assert_eq!(code, Some(1), "{text}");
+    for part in [
+        &format!("{closed}: cannot connect to"),
+        "Connection refused",
+        &format!("{} accepts connections, but", silent.0),
+        "does not answer as a Kafka broker",
+        "no-such-host.invalid:9092: cannot resolve",
+        "3 FAIL",
+        "source brokers",
+    ] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn check_names_the_topics_that_cannot_be_mirrored_and_a_cluster_mixed_up() {
+    let (source, destination) = shared_pair().await;
+    let prefix = unique("hindered");
+    let wide = format!("{prefix}-wide");
+    source.create_topic(&wide, 3, 1, &[]).await;
+    destination.create_topic(&wide, 5, 1, &[]).await;
+    let stamped = format!("{prefix}-stamped");
+    let own = [("message.timestamp.type", "LogAppendTime")];
+    source.create_topic(&stamped, 1, 1, &own).await;
+    let compacted = format!("{prefix}-compacted");
+    let own = [("cleanup.policy", "compact")];
+    source.create_topic(&compacted, 1, 1, &own).await;
+    let topics = format!("include = [\"{prefix}-.*\"]\nreplication_factor = 3");
+    let (from, to) = (source.bootstrap(), destination.bootstrap());
+    let (code, text) = check(&from, &to, &topics, &["--json"]).await;
+    assert_eq!(code, Some(1), "{text}");
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let has = |check: &str, result: &str, part: &str| {
+        let fits = |row: &&serde_json::Value| {
+            row["check"] == check
+                && row["result"] == result
+                && row["found"].as_str().unwrap().contains(part)
+        };
+        assert!(rows.iter().any(|row| fits(&row)), "{check} {part}: {text}");
+    };
+    has("partitions", "FAIL", &format!("{wide}: "));
+    has("partitions", "FAIL", "has 5 partitions");
+    has("timestamps", "FAIL", &stamped);
+    has("compaction", "WARN", &compacted);
+    has("replication factor", "FAIL", "3 wanted");
+    has("topic creation", "FAIL", "INVALID_REPLICATION_FACTOR");
+
+    let same = from.replace("127.0.0.1", "localhost");
+    let (code, text) = check(&from, &same, "include = [\"x\"]", &[]).await;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("are the same cluster"), "{text}");
+}
+
+#[tokio::test]
+async fn missing_permissions_are_named_with_the_command_that_grants_them() {
+    let (source, _) = shared_pair().await;
+    let authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
+    let options = support::kafka::ClusterOptions::new("guarded")
+        .with("authorizer.class.name", authorizer)
+        .with("super.users", "User:nobody")
+        .with("allow.everyone.if.no.acl.found", "true");
+    let destination = KafkaCluster::start(options).await;
+    let topic = unique("guarded");
+    source.create_topic(&topic, 1, 1, &[]).await;
+    let own = [("retention.ms", "86400000")];
+    destination.create_topic(&topic, 1, 1, &own).await;
+    // Kafka's codes: topic 2, literal 3, allow 3; Read 3, DescribeConfigs 10. Whoever has an ACL has nothing else.
+    for operation in [3, 10] {
+        let acl = AclCreation::default()
+            .with_resource_type(2)
+            .with_resource_name(StrBytes::from_string(topic.clone()))
+            .with_resource_pattern_type(3)
+            .with_principal(StrBytes::from_static_str("User:ANONYMOUS"))
+            .with_host(StrBytes::from_static_str("*"))
+            .with_operation(operation)
+            .with_permission_type(3);
+        let request = CreateAclsRequest::default().with_creations(vec![acl]);
+        let answer = destination.admin(3, &request).await;
+        assert_eq!(answer.results[0].error_code, 0, "{answer:?}");
+    }
+
+    let include = format!("include = [\"{topic}\"]");
+    let to = destination.bootstrap();
+    let (code, text) = check(&source.bootstrap(), &to, &include, &[]).await;
+    assert_eq!(code, Some(1), "{text}");
+    let command = format!(
+        "kafka-acls.sh --bootstrap-server {to} --add --allow-principal User:ANONYMOUS --operation Write --operation \
+         AlterConfigs --topic {topic}"
+    );
+    assert!(text.contains(&command), "{command} in\n{text}");
+
+    let mut topics = Topics::start(source, &destination, &[&topic]);
+    topics.unheld(&topic).await;
+    topics.hold_wanted.send((&*topic).into()).await.unwrap();
+    let (reason, permanent) = topics.failed(&topic).await;
+    for part in [
+        "TOPIC_AUTHORIZATION_FAILED",
+        "--operation AlterConfigs",
+        "kafka-configs.sh --alter",
+        "retention.ms=[-1]",
+    ] {
+        assert!(reason.contains(part), "{part} in {reason}");
+    }
+    assert!(!permanent, "granted later, it goes on");
+    topics.end().await;
 }
