@@ -10,6 +10,8 @@ mod driver;
 pub mod leaders;
 pub mod offsets;
 mod pool;
+pub mod read_error;
 pub mod request_error;
+pub mod tail;
 pub mod visible;
 pub mod words;
