@@ -78,7 +78,6 @@ async fn all_codecs_and_odd_records_before_and_during_mirroring() {
     assert_eq!(status.code(), Some(0), "{:#?}", daemon.log());
 }
 
-/// A daemon under its own roof: two clusters that nobody else loads.
 fn full() -> bool {
     std::env::var("TRUEMIRROR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
@@ -133,7 +132,7 @@ async fn a_million_records_before_and_during_mirroring() {
         &CheckOptions::default(),
     )
     .await;
-    assert_eq!(report.records, 2 * 12 * each as u64);
+    assert_eq!(report.records, 2 * 12 * each);
     for topic in &names {
         let batches = support::segments::batch_count(source, topic).await;
         assert_eq!(
@@ -151,7 +150,7 @@ async fn a_million_records_before_and_during_mirroring() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_ends_it_at_once_and_a_dead_source_is_no_config_fault() {
+async fn a_dead_source_is_no_config_fault_but_the_same_cluster_on_both_sides_is() {
     let (source, destination) = shared_pair().await;
     let nobody = format!("127.0.0.1:{}", support::process::free_port());
     let mut daemon = Daemon::start(&config(&nobody, &destination.bootstrap(), &["t"], ""));
