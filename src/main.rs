@@ -10,6 +10,7 @@ use clap::Parser;
 use tracing::error;
 use tracing_subscriber::EnvFilter;
 use truemirror::app::AppError;
+use truemirror::cli::verify::{self, VerifyArgs};
 use truemirror::cli::{Cli, Command, ConfigArgs, exit};
 use truemirror::config::{Config, Log, LogFormat};
 use truemirror::kafka::contact::chain;
@@ -20,6 +21,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run(&args),
+        Command::Verify(args) => compare(&args),
     }
 }
 
@@ -44,6 +46,40 @@ fn run(args: &ConfigArgs) -> ExitCode {
             } else {
                 exit::FAILED
             })
+        }
+    }
+}
+
+fn compare(args: &VerifyArgs) -> ExitCode {
+    // The configured log is the daemon's: whoever waits for a table wants to read only what is wrong.
+    let quiet = Log {
+        level: "warn".to_owned(),
+        format: LogFormat::Text,
+    };
+    let config = Config::load(&args.config.config).map_err(bad_config);
+    let config = config.and_then(|config| {
+        start_logging(&quiet).map_err(bad_config)?;
+        Ok(config)
+    });
+    let config = match config {
+        Ok(config) => config,
+        Err(code) => return code,
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let outcome = match runtime {
+        Ok(runtime) => runtime
+            .block_on(verify::run(&config, args))
+            .map_err(|reason| chain(&reason).to_string()),
+        Err(reason) => Err(format!("cannot start the runtime: {reason}")),
+    };
+    match outcome {
+        Ok(true) => ExitCode::from(exit::DONE),
+        Ok(false) => ExitCode::from(exit::FAILED),
+        Err(reason) => {
+            writeln!(io::stderr(), "{reason}").ok();
+            ExitCode::from(exit::FAILED)
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The command line: what can be said. Must not hold logic that the daemon needs.
 
+pub mod verify;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -39,6 +41,11 @@ pub enum Command {
     /// Mirrors every topic that the configuration names, until it is told to stop. It may be killed at any moment: the
     /// destination's log is the only progress it keeps. A second signal ends it at once.
     Run(ConfigArgs),
+    /// Compare both clusters record by record, as their consumers see them
+    ///
+    /// Reads every mirrored topic on both sides, from the first offset to where the logs ended at the start, and says
+    /// where they differ first. A destination that is behind is not different. Exits with 0 only if all is equal.
+    Verify(verify::VerifyArgs),
 }
 
 /// Which configuration a command works by.
@@ -55,6 +62,7 @@ pub const DEFAULT_CONFIG: &str = "/etc/truemirror/truemirror.toml";
 const AFTER_HELP: &str = "\
 Examples:
   truemirror run --config truemirror.toml
+  truemirror verify --topics 'orders.*' --last 10000
   RUST_LOG=info,truemirror::kafka=debug truemirror run
   curl http://127.0.0.1:9495/api/v1/status
 
@@ -79,7 +87,9 @@ mod tests {
     fn the_config_has_a_place_by_default() {
         // The environment variable is not set in tests.
         let cli = Cli::try_parse_from(["truemirror", "run"]).unwrap();
-        let Command::Run(args) = cli.command;
+        let Command::Run(args) = cli.command else {
+            panic!("not run: {cli:?}");
+        };
         assert_eq!(args.config, PathBuf::from(DEFAULT_CONFIG));
     }
 }

@@ -221,7 +221,7 @@ impl<T: Into<Trouble>> From<T> for Setback {
 }
 
 /// Errors of a partition that a moment or another broker may cure.
-fn may_pass(code: ErrorCode) -> bool {
+pub fn may_pass(code: ErrorCode) -> bool {
     [
         ErrorCode::NOT_LEADER_OR_FOLLOWER,
         ErrorCode::LEADER_NOT_AVAILABLE,
