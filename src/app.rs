@@ -35,9 +35,6 @@ pub enum AppError {
         /// What the system says.
         source: io::Error,
     },
-    /// The system gives no threads.
-    #[error("cannot start the runtime")]
-    Runtime(#[source] io::Error),
     /// The process cannot be told to stop.
     #[error("cannot listen for signals")]
     Signals(#[source] io::Error),

@@ -7,11 +7,12 @@ use std::panic;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tokio::runtime::Runtime;
 use tracing::error;
 use tracing_subscriber::EnvFilter;
-use truemirror::app::AppError;
-use truemirror::cli::verify::{self, VerifyArgs};
-use truemirror::cli::{Cli, Command, ConfigArgs, exit};
+use truemirror::app;
+use truemirror::cli::verify::{self as comparing, VerifyArgs};
+use truemirror::cli::{CheckArgs, Cli, Command, ConfigArgs, check as checking, exit};
 use truemirror::config::{Config, Log, LogFormat};
 use truemirror::kafka::contact::chain;
 
@@ -19,82 +20,79 @@ use truemirror::kafka::contact::chain;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let done = match Cli::parse().command {
         Command::Run(args) => run(&args),
-        Command::Verify(args) => compare(&args),
-    }
+        Command::Check(args) => check(&args),
+        Command::Verify(args) => verify(&args),
+    };
+    ExitCode::from(done.unwrap_or_else(|code| code))
 }
 
-fn run(args: &ConfigArgs) -> ExitCode {
-    let config = match prepare(args) {
-        Ok(config) => config,
-        Err(code) => return code,
-    };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(truemirror::app::run(config)),
-        Err(source) => Err(AppError::Runtime(source)),
-    };
-    match outcome {
-        Ok(()) => ExitCode::from(exit::DONE),
-        Err(reason) => {
-            error!(error = %chain(&reason), "ended");
-            ExitCode::from(if reason.is_bad_config() {
-                exit::BAD_CONFIG
-            } else {
-                exit::FAILED
-            })
+fn run(args: &ConfigArgs) -> Result<u8, u8> {
+    let (config, runtime) = prepare(args, None)?;
+    runtime.block_on(app::run(config)).map_err(|reason| {
+        error!(error = %chain(&reason), "ended");
+        if reason.is_bad_config() {
+            exit::BAD_CONFIG
+        } else {
+            exit::FAILED
         }
+    })?;
+    Ok(exit::DONE)
+}
+
+fn check(args: &CheckArgs) -> Result<u8, u8> {
+    let (config, runtime) = prepare(&args.config, Some("error"))?;
+    let report = runtime.block_on(checking::check(&config));
+    let text = if args.json {
+        serde_json::to_string_pretty(&report).unwrap_or_else(|error| error.to_string())
+    } else {
+        report.to_string()
+    };
+    // Whoever closed standard output does not want to read it; the exit code still says it.
+    writeln!(io::stdout(), "{text}").ok();
+    Ok(if report.failed() {
+        exit::FAILED
+    } else {
+        exit::DONE
+    })
+}
+
+fn verify(args: &VerifyArgs) -> Result<u8, u8> {
+    let (config, runtime) = prepare(&args.config, Some("warn"))?;
+    match runtime.block_on(comparing::run(&config, args)) {
+        Ok(true) => Ok(exit::DONE),
+        Ok(false) => Ok(exit::FAILED),
+        Err(reason) => Err(failed(chain(&reason))),
     }
 }
 
-fn compare(args: &VerifyArgs) -> ExitCode {
-    // The configured log is the daemon's: whoever waits for a table wants to read only what is wrong.
-    let quiet = Log {
-        level: "warn".to_owned(),
-        format: LogFormat::Text,
-    };
-    let config = Config::load(&args.config.config).map_err(bad_config);
-    let config = config.and_then(|config| {
-        start_logging(&quiet).map_err(bad_config)?;
-        Ok(config)
-    });
-    let config = match config {
-        Ok(config) => config,
-        Err(code) => return code,
-    };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    let outcome = match runtime {
-        Ok(runtime) => runtime
-            .block_on(verify::run(&config, args))
-            .map_err(|reason| chain(&reason).to_string()),
-        Err(reason) => Err(format!("cannot start the runtime: {reason}")),
-    };
-    match outcome {
-        Ok(true) => ExitCode::from(exit::DONE),
-        Ok(false) => ExitCode::from(exit::FAILED),
-        Err(reason) => {
-            writeln!(io::stderr(), "{reason}").ok();
-            ExitCode::from(exit::FAILED)
-        }
-    }
-}
-
-/// The checked configuration, with logging set up by it.
-fn prepare(args: &ConfigArgs) -> Result<Config, ExitCode> {
+/// The checked configuration and a runtime, with logging set up. The configured log level is the daemon's: whoever waits
+/// for a table wants to read only what is wrong, and names another level.
+fn prepare(args: &ConfigArgs, level: Option<&str>) -> Result<(Config, Runtime), u8> {
     let config = Config::load(&args.config).map_err(bad_config)?;
-    start_logging(&config.log).map_err(bad_config)?;
-    Ok(config)
+    let mut log = config.log.clone();
+    if let Some(level) = level {
+        log.level = level.to_owned();
+    }
+    start_logging(&log).map_err(bad_config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime =
+        runtime.map_err(|error| failed(format_args!("cannot start the runtime: {error}")))?;
+    Ok((config, runtime))
 }
 
-fn bad_config(reason: impl Display) -> ExitCode {
-    // Where standard error is closed nobody can be told; the exit code still says it.
+/// Where standard error is closed nobody can be told; the exit code still says it.
+fn failed(reason: impl Display) -> u8 {
     writeln!(io::stderr(), "{reason}").ok();
-    ExitCode::from(exit::BAD_CONFIG)
+    exit::FAILED
+}
+
+fn bad_config(reason: impl Display) -> u8 {
+    failed(reason);
+    exit::BAD_CONFIG
 }
 
 fn start_logging(log: &Log) -> Result<(), String> {

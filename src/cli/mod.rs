@@ -1,5 +1,6 @@
 //! The command line: what can be said. Must not hold logic that the daemon needs.
 
+pub mod check;
 pub mod verify;
 
 use std::path::PathBuf;
@@ -41,11 +42,27 @@ pub enum Command {
     /// Mirrors every topic that the configuration names, until it is told to stop. It may be killed at any moment: the
     /// destination's log is the only progress it keeps. A second signal ends it at once.
     Run(ConfigArgs),
+    /// Say what would hinder the mirrors of a configuration, and what to do about it
+    ///
+    /// Looks at the configuration, connections, cluster ids, API versions, brokers, permissions and topics, and changes
+    /// nothing on either side. Exits with 1 if anything would not work.
+    Check(CheckArgs),
     /// Compare both clusters record by record, as their consumers see them
     ///
     /// Reads every mirrored topic on both sides, from the first offset to where the logs ended at the start, and says
     /// where they differ first. A destination that is behind is not different. Exits with 0 only if all is equal.
     Verify(verify::VerifyArgs),
+}
+
+/// `check`
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// What to check.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Which configuration a command works by.
@@ -61,6 +78,7 @@ pub const DEFAULT_CONFIG: &str = "/etc/truemirror/truemirror.toml";
 
 const AFTER_HELP: &str = "\
 Examples:
+  truemirror check --config truemirror.toml
   truemirror run --config truemirror.toml
   truemirror verify --topics 'orders.*' --last 10000
   RUST_LOG=info,truemirror::kafka=debug truemirror run

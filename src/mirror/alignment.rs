@@ -11,6 +11,9 @@ use crate::kafka::offsets::{OffsetKind, list_offsets};
 use crate::kafka::visible::{ReadOptions, VisibleBatch, VisibleReader, describe, same, tail};
 use crate::wire::records::Record;
 
+/// How long one batch may take to be read.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// What is to be compared.
 #[derive(Debug)]
 pub(super) struct Question {
@@ -66,7 +69,7 @@ pub(super) async fn writer_at(
     offset: i64,
 ) -> Option<ProducerId> {
     let options = ReadOptions {
-        patience: Duration::from_secs(5),
+        patience: PATIENCE,
         ..ReadOptions::new(Lane::Compare, false)
     };
     let range = offset..offset.saturating_add(1);
@@ -150,8 +153,8 @@ impl Question {
             .map_err(|error| Unreadable::new(&error))?;
         let parts = [(self.partition.clone(), epoch)];
         let (one, other) = futures::join!(
-            list_offsets(&connection, one, &parts, self.timeout),
-            list_offsets(&connection, other, &parts, self.timeout),
+            list_offsets(&connection, one, &parts, self.timeout.min(PATIENCE)),
+            list_offsets(&connection, other, &parts, self.timeout.min(PATIENCE)),
         );
         let offset = |answer: Result<
             Vec<(
@@ -180,7 +183,7 @@ impl Question {
         floor: i64,
     ) -> Result<Result<Option<LeaderEpoch>, AlignFailure>, Unreadable> {
         let end = self.destination_log_end_offset;
-        let options = ReadOptions::new(Lane::Compare, false);
+        let options = self.options(false);
         let window = tail(
             &self.destination,
             &self.partition,
@@ -277,6 +280,15 @@ impl Question {
         })
     }
 
+    /// A comparison that a broker holds up gives its place to others, and comes back later.
+    fn options(&self, read_committed: bool) -> ReadOptions {
+        ReadOptions {
+            request_timeout: self.timeout.min(PATIENCE),
+            patience: PATIENCE,
+            ..ReadOptions::new(Lane::Compare, read_committed)
+        }
+    }
+
     fn reader(&self, cluster: &Cluster, from: i64) -> VisibleReader {
         let source = cluster.side() == crate::kafka::cluster::Side::Source;
         let topic_id = if source {
@@ -284,7 +296,7 @@ impl Question {
         } else {
             self.destination_topic_id
         };
-        let options = ReadOptions::new(Lane::Compare, source);
+        let options = self.options(source);
         let range = from..self.destination_log_end_offset;
         VisibleReader::new(
             cluster.clone(),

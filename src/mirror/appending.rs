@@ -8,6 +8,7 @@ use tracing::{debug, info};
 use super::appender::{
     LANE_DEPTH, LaneKey, Outcome, REQUEST_BYTES, RequestDraft, Sent, outcomes, remedy,
 };
+use super::fetcher::FetcherKey;
 use super::partition::PartitionKey;
 use super::{
     Alarm, COMPARED_AT_ONCE, Event, Mirror, OLD_LEADER_GRACE, alignment, cause_label, reads,
@@ -63,9 +64,18 @@ impl Mirror {
                 let waits = partition.waits;
                 self.wake_in(pause, Alarm::Waited(key, generation, waits));
             }
-            Effect::Compare { log_end_offset } => {
-                self.to_compare.push_back((key, generation, log_end_offset))
-            }
+            Effect::Compare { log_end_offset } => match partition.fetcher {
+                Some(pair) => {
+                    let waiting = &mut self.to_compare.entry(pair).or_default().waiting;
+                    waiting.push_back((key, generation, log_end_offset));
+                }
+                None => {
+                    self.parts.source.request_refresh();
+                    self.tell(key, generation, |machine| {
+                        machine.compared(Comparison::Unavailable)
+                    });
+                }
+            },
             Effect::Ready { cursor } => {
                 partition.position(cursor);
                 let cause = cause_label(partition.machine.resume_cause());
@@ -242,48 +252,57 @@ impl Mirror {
     }
 
     pub(super) fn compare_next(&mut self) {
-        while self.comparing < COMPARED_AT_ONCE {
-            let Some((key, generation, end)) = self.to_compare.pop_front() else {
-                return;
-            };
-            let Some(partition) = self
-                .partitions
-                .get(&key)
-                .filter(|p| p.generation == generation)
-            else {
-                continue;
-            };
-            self.comparing = self.comparing.saturating_add(1);
-            let question = alignment::Question {
-                source: self.parts.source.clone(),
-                destination: self.parts.destination.clone(),
-                partition: partition.name.clone(),
-                source_topic_id: partition.source_topic_id,
-                destination_topic_id: partition.destination_topic_id,
-                ours: partition.machine.producer_id(),
-                destination_log_end_offset: end,
-                timeout: self.parts.request_timeout,
-            };
-            self.asked.push(
-                async move {
-                    Event::Aligned {
-                        key,
-                        generation,
-                        alignment: alignment::align(question).await,
+        for (pair, comparisons) in &mut self.to_compare {
+            while comparisons.running < COMPARED_AT_ONCE {
+                let Some((key, generation, end)) = comparisons.waiting.pop_front() else {
+                    break;
+                };
+                let partition = self
+                    .partitions
+                    .get(&key)
+                    .filter(|p| p.generation == generation);
+                let Some(partition) = partition else { continue };
+                comparisons.running = comparisons.running.saturating_add(1);
+                let question = alignment::Question {
+                    source: self.parts.source.clone(),
+                    destination: self.parts.destination.clone(),
+                    partition: partition.name.clone(),
+                    source_topic_id: partition.source_topic_id,
+                    destination_topic_id: partition.destination_topic_id,
+                    ours: partition.machine.producer_id(),
+                    destination_log_end_offset: end,
+                    timeout: self.parts.request_timeout,
+                };
+                let pair = *pair;
+                self.asked.push(
+                    async move {
+                        let alignment = alignment::align(question).await;
+                        Event::Aligned {
+                            pair,
+                            key,
+                            generation,
+                            alignment,
+                        }
                     }
-                }
-                .boxed(),
-            );
+                    .boxed(),
+                );
+            }
         }
     }
 
     pub(super) fn aligned(
         &mut self,
+        pair: FetcherKey,
         key: PartitionKey,
         generation: u64,
         alignment: alignment::Alignment,
     ) {
-        self.comparing = self.comparing.saturating_sub(1);
+        if let Some(comparisons) = self.to_compare.get_mut(&pair) {
+            comparisons.running = comparisons.running.saturating_sub(1);
+            if comparisons.running == 0 && comparisons.waiting.is_empty() {
+                self.to_compare.remove(&pair);
+            }
+        }
         let comparison = match alignment {
             alignment::Alignment::Equal { source_epoch } => {
                 if let Some(partition) = self

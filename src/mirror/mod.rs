@@ -63,7 +63,8 @@ const STALL: Duration = Duration::from_secs(1);
 /// After a change of leaders the old one's answers are awaited so long.
 const OLD_LEADER_GRACE: Duration = Duration::from_secs(2);
 
-/// Comparisons at the same time: each reads up to 1 MiB from both sides.
+/// Comparisons at the same time per pair of leaders: each reads up to 1 MiB from both sides, and a broker that stands still
+/// must not hold up those of others.
 const COMPARED_AT_ONCE: usize = 4;
 
 /// Answers in flight are awaited so long at a stop.
@@ -147,6 +148,7 @@ enum Event {
         answers: Vec<(PartitionKey, i64)>,
     },
     Aligned {
+        pair: FetcherKey,
         key: PartitionKey,
         generation: u64,
         alignment: Alignment,
@@ -188,8 +190,7 @@ struct Mirror {
     asked: FuturesUnordered<BoxFuture<'static, Event>>,
     effects: VecDeque<(PartitionKey, Effect)>,
     reads: Reads,
-    to_compare: VecDeque<(PartitionKey, u64, i64)>,
-    comparing: usize,
+    to_compare: BTreeMap<FetcherKey, Comparisons>,
     fetchers: BTreeMap<FetcherKey, FetcherSeat>,
     next_fetch_lane: u16,
     eager_fetchers: BTreeSet<FetcherKey>,
@@ -222,8 +223,7 @@ impl Mirror {
             asked: FuturesUnordered::new(),
             effects: VecDeque::new(),
             reads: Reads::default(),
-            to_compare: VecDeque::new(),
-            comparing: 0,
+            to_compare: BTreeMap::new(),
             fetchers: BTreeMap::new(),
             next_fetch_lane: 0,
             eager_fetchers: BTreeSet::new(),
@@ -345,10 +345,11 @@ impl Mirror {
                 }
             }
             Event::Aligned {
+                pair,
                 key,
                 generation,
                 alignment,
-            } => self.aligned(key, generation, alignment),
+            } => self.aligned(pair, key, generation, alignment),
             Event::Located {
                 key,
                 generation,
@@ -507,6 +508,7 @@ impl Mirror {
         });
         match &entry.gate {
             TopicGate::Failed { reason, permanent } => {
+                self.hold_asked.remove(&name.topic);
                 let already = self
                     .partitions
                     .get(&key)
@@ -643,6 +645,13 @@ impl Mirror {
             self.wake_in(pause, Alarm::Retry(key, generation));
         }
     }
+}
+
+/// Comparisons between one pair of leaders.
+#[derive(Debug, Default)]
+struct Comparisons {
+    waiting: VecDeque<(PartitionKey, u64, i64)>,
+    running: usize,
 }
 
 /// This mirror's part of a gauge that all mirrors of the process share.

@@ -13,8 +13,10 @@ use crate::domain::append::{EndRead, FillAnswer, ProducerEntry};
 use crate::domain::types::{
     BrokerId, LeaderEpoch, ProducerEpoch, ProducerId, Sequence, TopicPartition,
 };
-use crate::kafka::admin::describe_broker_configs;
-use crate::kafka::cluster::{Cluster, Lane};
+use tokio::time::sleep;
+
+use crate::kafka::admin::{AdminError, describe_broker_configs};
+use crate::kafka::cluster::{Cluster, Lane, Topics};
 use crate::kafka::offsets::{OffsetKind, describe_producers, list_offsets};
 use crate::wire::api::txn_markers::{
     WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest,
@@ -23,6 +25,9 @@ use crate::wire::error_code::ErrorCode;
 
 /// A broker that does not answer such a small question for so long is asked again over a new connection.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Between questions to a destination that does not answer.
+const EXPIRATION_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 struct EndWanted {
@@ -255,24 +260,28 @@ pub(super) async fn locate(
     Some((one(start.ok()?)?, one(end.ok()?)?))
 }
 
-/// How long the destination's brokers remember an idle producer (`producer.id.expiration.ms`); `None` if nobody says.
+/// How long the destination's brokers remember an idle producer (`producer.id.expiration.ms`), asked until somebody
+/// answers; `None` if we may not know.
 pub(super) async fn producer_expiration(cluster: &Cluster, timeout: Duration) -> Option<Duration> {
-    let broker = loop {
-        match cluster
-            .refresh(crate::kafka::cluster::Topics::Named(Vec::new()))
-            .await
-        {
-            Ok(metadata) => break metadata.brokers.keys().next().copied()?,
-            // The topics task tells that the cluster cannot be reached; the pauses between tries are the cluster's.
-            Err(_) => continue,
+    loop {
+        // `sync` tells when the cluster cannot be reached.
+        let Ok(metadata) = cluster.refresh(Topics::Named(Vec::new())).await else {
+            sleep(EXPIRATION_PAUSE).await;
+            continue;
+        };
+        let broker = metadata.brokers.keys().next().copied()?;
+        let Ok(connection) = cluster.broker(broker, Lane::Control).await else {
+            continue;
+        };
+        match describe_broker_configs(&connection, broker, timeout).await {
+            Ok(configs) => {
+                let value = configs.get("producer.id.expiration.ms")?.value.clone()?;
+                return Some(Duration::from_millis(value.parse().ok()?));
+            }
+            Err(AdminError::Refused { .. } | AdminError::LeftOut { .. }) => return None,
+            Err(_) => sleep(EXPIRATION_PAUSE).await,
         }
-    };
-    let connection = cluster.broker(broker, Lane::Control).await.ok()?;
-    let configs = describe_broker_configs(&connection, broker, timeout)
-        .await
-        .ok()?;
-    let value = configs.get("producer.id.expiration.ms")?.value.clone()?;
-    Some(Duration::from_millis(value.parse().ok()?))
+    }
 }
 
 /// Writes `count` control batches to one partition. The answer does not say how many were applied.

@@ -1,4 +1,3 @@
 //! What surrounds the records: topics and their configs. Must not touch record data.
 
-mod topic_step;
 pub mod topics;

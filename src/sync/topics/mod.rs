@@ -4,6 +4,9 @@
 //! One loop does it all: a round lists both clusters, compares, and queues a step for every topic that needs one; a few
 //! steps run at a time. What fails is tried again at the next round, which then comes sooner.
 
+mod round;
+mod step;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
@@ -17,14 +20,11 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use super::topic_step::{Ready, Stage, Trouble, count, hold, prepare};
+use self::step::{Ready, Stage, Trouble, hold, prepare};
 use crate::config::{NamePatterns, TopicFilter};
-use crate::domain::desired::{
-    Sight, Step, TopicEntry, TopicGate, TopicSet, may_be_mirrored, next_step, sight,
-};
-use crate::domain::types::TopicId;
+use crate::domain::desired::{Step, TopicEntry, TopicGate, TopicSet, may_be_mirrored};
 use crate::kafka::backoff::Backoff;
-use crate::kafka::cluster::{Cluster, ClusterError, Metadata, Side, TopicMetadata, Topics};
+use crate::kafka::cluster::{Cluster, ClusterError, Metadata, Topics};
 use crate::kafka::contact::Contact;
 
 /// Steps of different topics that run at the same time.
@@ -299,138 +299,6 @@ impl Keeper {
         Ok(())
     }
 
-    /// One topic that the source has.
-    fn compare(&mut self, name: &Arc<str>, found: &TopicMetadata, there: Option<&TopicMetadata>) {
-        // A destination that cannot say anything about the topic now is asked again at the next round.
-        if there.is_some_and(|there| !there.error.is_none()) {
-            self.try_again_soon();
-            return;
-        }
-        let (partitions, source_topic_id) = (count(found), found.topic_id);
-        let topic = self
-            .topics
-            .entry(Arc::clone(name))
-            .or_insert_with(|| Topic {
-                entry: TopicEntry {
-                    partitions,
-                    source_topic_id,
-                    destination_topic_id: TopicId([0; 16]),
-                    gate: TopicGate::Unheld,
-                },
-                ready: false,
-                hold_wanted: false,
-                busy: false,
-                missed_at_source: 0,
-                missed_at_destination: 0,
-                deleted: false,
-                said: None,
-            });
-        let missed = std::mem::take(&mut topic.missed_at_source);
-        if topic.busy {
-            return;
-        }
-        let known = topic.entry.source_topic_id;
-        if topic.deleted && source_topic_id == known && !known.is_zero() {
-            // Only the right to see it was gone for a while.
-            topic.deleted = false;
-            topic.ready = false;
-            topic.hold_wanted = false;
-            topic.entry.gate = TopicGate::Unheld;
-        }
-        if topic.failed_for_good() {
-            return;
-        }
-        let seen = sight(known, Some(source_topic_id), missed);
-        if let Sight::Recreated { known, found } = seen {
-            self.fail(name, recreated(Side::Source, known, found), true);
-            return;
-        }
-        if topic.ready {
-            let seen = sight(
-                topic.entry.destination_topic_id,
-                there.map(|there| there.topic_id),
-                topic.missed_at_destination,
-            );
-            match seen {
-                Sight::Same => topic.missed_at_destination = 0,
-                Sight::Missed => {
-                    topic.missed_at_destination = 1;
-                    self.try_again_soon();
-                    return;
-                }
-                Sight::Deleted => {
-                    let reason = "the destination topic was deleted while it was mirrored: start truemirror again to mirror \
-                                  it from the beginning, or exclude it";
-                    self.fail(name, reason.to_owned(), true);
-                    return;
-                }
-                Sight::Recreated { known, found } => {
-                    self.fail(name, recreated(Side::Destination, known, found), true);
-                    return;
-                }
-            }
-        }
-        match next_step(partitions, there.map(count)) {
-            Step::Refuse { reason } => {
-                if let Some(topic) = self.topics.get_mut(name) {
-                    topic.ready = false;
-                    // The data path compares anew once it is well, and asks again.
-                    topic.hold_wanted = false;
-                }
-                self.fail(name, reason, false);
-            }
-            Step::Nothing if topic.ready => {
-                if topic.hold_wanted && !topic.is_held() {
-                    topic.busy = true;
-                    self.waiting.push_back(Work::Hold(Arc::clone(name)));
-                }
-            }
-            Step::Nothing if there.is_some_and(is_led) => {
-                let ready = Ready {
-                    destination_topic_id: there.map_or(TopicId([0; 16]), |there| there.topic_id),
-                    partitions,
-                };
-                self.prepared(name, Ok(ready));
-            }
-            step => {
-                topic.busy = true;
-                self.waiting.push_back(Work::Prepare {
-                    topic: Arc::clone(name),
-                    partitions,
-                    step,
-                });
-            }
-        }
-    }
-
-    /// Known topics that the source's listing does not have.
-    fn miss(&mut self, source: &Metadata) {
-        let missed: Vec<_> = self
-            .topics
-            .keys()
-            .filter(|name| !source.topics.contains_key(*name))
-            .cloned()
-            .collect();
-        for name in missed {
-            let Some(topic) = self.topics.get_mut(&name) else {
-                continue;
-            };
-            let seen = sight(topic.entry.source_topic_id, None, topic.missed_at_source);
-            topic.missed_at_source = topic.missed_at_source.saturating_add(1);
-            if topic.failed_for_good() {
-                continue;
-            }
-            if seen == Sight::Deleted {
-                topic.deleted = true;
-                let reason = "the source topic was deleted; its copy is kept";
-                self.fail(&name, reason.to_owned(), true);
-            } else {
-                debug!(mirror = %self.stage.mirror, topic = %name, "topic missing in the source's listing");
-                self.try_again_soon();
-            }
-        }
-    }
-
     fn want_hold(&mut self, name: &Arc<str>) {
         let Some(topic) = self.topics.get_mut(name) else {
             debug!(mirror = %self.stage.mirror, topic = %name, "hold of a topic that is not mirrored");
@@ -605,15 +473,4 @@ impl Keeper {
             .destination
             .set_topics(names(|topic| topic.ready));
     }
-}
-
-fn is_led(topic: &TopicMetadata) -> bool {
-    topic.partitions.values().all(|p| p.leader.is_some())
-}
-
-fn recreated(side: Side, known: TopicId, found: TopicId) -> String {
-    format!(
-        "the topic was deleted and created again on the {side}: topic id changed from {known} to {found}; delete the \
-         destination topic if the new content is wanted there, and start truemirror again"
-    )
 }
