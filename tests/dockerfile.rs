@@ -102,8 +102,7 @@ fn is_ignored(path: &str) -> bool {
             pattern == "*" || !pattern.contains(['*', '?', '[']),
             "{line}"
         );
-        let fits =
-            pattern == "*" || path == pattern || path.starts_with(&format!("{pattern}/"));
+        let fits = pattern == "*" || path == pattern || path.starts_with(&format!("{pattern}/"));
         if fits {
             ignored = verdict;
         }
@@ -232,7 +231,9 @@ fn the_build_command_works_on_what_is_copied() {
     );
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
-    let own = packages.iter().find(|package| package["name"] == "truemirror");
+    let own = packages
+        .iter()
+        .find(|package| package["name"] == "truemirror");
     let targets = own.unwrap()["targets"].as_array().unwrap();
     let is_binary = |target: &serde_json::Value| {
         target["kind"][0] == "bin"
@@ -253,7 +254,10 @@ fn the_health_check_tells_well_from_ill() {
 
     for (answer, healthy) in [
         (Some("HTTP/1.1 200 OK\r\n\r\nok\n"), true),
-        (Some("HTTP/1.1 503 Service Unavailable\r\n\r\n200 \n"), false),
+        (
+            Some("HTTP/1.1 503 Service Unavailable\r\n\r\n200 \n"),
+            false,
+        ),
         (Some(""), false),
         (None, false),
     ] {
