@@ -71,7 +71,7 @@ fn stages() -> Vec<Stage> {
                 instructions: Vec::new(),
             });
         } else {
-            let stage = stages.last_mut().expect("FROM comes first");
+            let stage = stages.last_mut().unwrap();
             stage
                 .instructions
                 .push((word.to_owned(), rest.trim().to_owned()));
