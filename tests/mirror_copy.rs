@@ -1,13 +1,14 @@
 //! The whole path on real Kafka: records produced before and during mirroring are found equal at equal offsets. Must not
 //! break brokers: they are shared.
 
-#![expect(
+#![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::as_conversions,
-    reason = "test code: a broken assumption is a failed test"
+    clippy::print_stderr,
+    reason = "test code: a broken assumption is a failed test, and its figures are printed"
 )]
 
 #[cfg(test)]
@@ -75,4 +76,113 @@ async fn all_codecs_and_odd_records_before_and_during_mirroring() {
     }
     let status = daemon.terminate(Duration::from_secs(10)).await;
     assert_eq!(status.code(), Some(0), "{:#?}", daemon.log());
+}
+
+/// A daemon under its own roof: two clusters that nobody else loads.
+fn full() -> bool {
+    std::env::var("TRUEMIRROR_TEST_SCALE").is_ok_and(|scale| scale == "full")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_million_records_before_and_during_mirroring() {
+    let (source, destination) = shared_pair().await;
+    let topics: Vec<String> = (0..3).map(|n| unique(&format!("million{n}"))).collect();
+    let names: Vec<&str> = topics.iter().map(String::as_str).collect();
+    for topic in &names {
+        source.create_topic(topic, 4, 1, &[]).await;
+    }
+    let each = if full() {
+        500_000 / 12 + 1
+    } else {
+        100_000 / 12 + 1
+    };
+    let produce = async |seed: u64| {
+        for (n, (topic, partition)) in names
+            .iter()
+            .flat_map(|topic| (0..4).map(move |p| (topic, p)))
+            .enumerate()
+        {
+            let codec = CODECS[n % CODECS.len()];
+            let options = ProducerOptions::default().codec(codec).idempotent();
+            let producer = Producer::new(&source.bootstrap(), &options).await;
+            for (part, chunk) in records(seed + n as u64, each).chunks(20_000).enumerate() {
+                let offsets = producer.produce(topic, partition, chunk).await;
+                assert_eq!(offsets.len(), chunk.len(), "part {part}");
+            }
+        }
+    };
+    produce(1_000).await;
+    let mut daemon = Daemon::start(&config(
+        &source.bootstrap(),
+        &destination.bootstrap(),
+        &names,
+        "",
+    ));
+    produce(2_000).await;
+    wait_for_same_end(
+        &source.bootstrap(),
+        &destination.bootstrap(),
+        &names,
+        Duration::from_secs(120),
+    )
+    .await;
+    let report = assert_equal(
+        &source.bootstrap(),
+        &destination.bootstrap(),
+        &names,
+        &CheckOptions::default(),
+    )
+    .await;
+    assert_eq!(report.records, 2 * 12 * each as u64);
+    for topic in &names {
+        let batches = support::segments::batch_count(source, topic).await;
+        assert_eq!(
+            batches,
+            support::segments::batch_count(destination, topic).await,
+            "nothing is re-encoded"
+        );
+    }
+    let failed = daemon.log_lines_with(&["ERROR"]);
+    assert!(failed.is_empty(), "{failed:#?}");
+    assert_eq!(
+        daemon.terminate(Duration::from_secs(10)).await.code(),
+        Some(0)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_it_at_once_and_a_dead_source_is_no_config_fault() {
+    let (source, destination) = shared_pair().await;
+    let nobody = format!("127.0.0.1:{}", support::process::free_port());
+    let mut daemon = Daemon::start(&config(&nobody, &destination.bootstrap(), &["t"], ""));
+    daemon
+        .wait_until("the source is said to be lost", SOON, |status| {
+            status["mirrors"][0]["source"]["reachable"] == false
+                && status["mirrors"][0]["source"]["last_error"].is_string()
+        })
+        .await;
+    let said = daemon.log_lines_with(&["cluster cannot be reached"]);
+    assert_eq!(said.len(), 1, "said once: {said:#?}");
+    assert_eq!(
+        daemon.get("/readyz").await.unwrap().0,
+        200,
+        "a dead source does not make it unready"
+    );
+    assert_eq!(
+        daemon.terminate(Duration::from_secs(10)).await.code(),
+        Some(0)
+    );
+    // The same cluster on both sides is one: nothing is created.
+    let mut daemon = Daemon::start(&config(
+        &source.bootstrap(),
+        &source.direct_bootstrap(),
+        &["t"],
+        "",
+    ));
+    assert_eq!(
+        daemon.wait_for_exit(SOON).await.code(),
+        Some(78),
+        "{:#?}",
+        daemon.log()
+    );
 }

@@ -103,7 +103,9 @@ async fn wait_for_end(cluster: &KafkaCluster, topic: &str, end: i64) {
     poll_until("the end of the transaction", PATIENCE, async || {
         let ends = checker::ends(&bootstrap, topic, "read_committed").await;
         let found = ends[&0].1;
-        (found == end).then_some(()).ok_or(format!("{found}"))
+        (found == end)
+            .then_some(())
+            .ok_or_else(|| found.to_string())
     })
     .await;
 }

@@ -412,7 +412,8 @@ mod tests {
             ("segment.ms", "1"),
         ];
         type Change = (&'static str, Option<&'static str>);
-        let cases: [(&[(&str, &str)], Change, &[(&str, &str)]); 10] = [
+        type Pairs<'a> = &'a [(&'a str, &'a str)];
+        let cases: [(Pairs<'_>, Change, Pairs<'_>); 10] = [
             (&[], ("segment.ms", Some("2")), &[]),
             (
                 &[],

@@ -11,6 +11,8 @@ pub mod fetch_session;
 pub mod leaders;
 pub mod offsets;
 mod pool;
+pub mod read_error;
 pub mod request_error;
+pub mod tail;
 pub mod visible;
 pub mod words;

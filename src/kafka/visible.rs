@@ -15,16 +15,17 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tracing::debug;
 
 use super::backoff::Backoff;
-use super::cluster::{Cluster, ClusterError, Lane, Topics};
-use super::connect::ConnectError;
-use super::connection::{Connection, RequestError};
+use super::cluster::{Cluster, Lane, Topics};
+use super::connection::Connection;
 use super::offsets::{OffsetKind, list_offsets};
+pub use super::read_error::{ReadError, Trouble, may_pass};
+pub use super::tail::{Tail, content_bytes, tail};
 pub use super::words::{describe, same};
 use crate::domain::types::{BatchHeader, LeaderEpoch, ProducerId, TopicId, TopicPartition};
 use crate::wire::api::fetch::{
     AbortedTransaction, FetchPartition, FetchRequest, FetchTopic, PartitionData,
 };
-use crate::wire::batch::{BatchError, BatchFault, Batches, RawBatch};
+use crate::wire::batch::{BatchFault, Batches, RawBatch};
 use crate::wire::error_code::ErrorCode;
 use crate::wire::records::{Record, Records, RecordsError};
 
@@ -33,12 +34,6 @@ const LONG_POLL: Duration = Duration::from_millis(500);
 
 /// Answers that bring the reader no further, in a row, before it gives up: damaged, cut off or of other offsets.
 const FRUITLESS_ANSWERS: u32 = 4;
-
-/// Bytes of a window that [`tail`] reads, as long as it is more than the last offset.
-const TAIL_BYTES: usize = 1 << 20;
-
-/// How far [`tail`] looks back, at most.
-const TAIL_OFFSETS: [i64; 4] = [1_000, 100, 10, 1];
 
 /// `ControlRecordType.ABORT`.
 const ABORT: i16 = 0;
@@ -93,122 +88,6 @@ impl ReadOptions {
     }
 }
 
-/// Why a range cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReadError {
-    /// The log does not have the offset: trimmed away, or not written.
-    #[error(
-        "{partition}: offset {position} is not in the log, which spans {log_start} to {high_watermark}"
-    )]
-    OutOfRange {
-        /// Where.
-        partition: TopicPartition,
-        /// The offset that was asked for.
-        position: i64,
-        /// First offset of the log.
-        log_start: i64,
-        /// Exclusive end of what is replicated.
-        high_watermark: i64,
-    },
-    /// The range ends beyond what consumers are shown, and patience ended first.
-    #[error(
-        "{partition}: consumers are shown offsets below {watermark}, not yet {end}; read up to {position}"
-    )]
-    NotYet {
-        /// Where.
-        partition: TopicPartition,
-        /// Exclusive end of what was read.
-        position: i64,
-        /// Exclusive end of the range.
-        end: i64,
-        /// The last stable offset (read_committed) or the high watermark.
-        watermark: i64,
-    },
-    /// No good answer in time.
-    #[error("{partition}: offset {position} could not be read within {after:?}")]
-    Unavailable {
-        /// Where.
-        partition: TopicPartition,
-        /// The next offset to be read.
-        position: i64,
-        /// How long it was tried.
-        after: Duration,
-        /// What happened the last time.
-        #[source]
-        last: Box<Trouble>,
-    },
-    /// The broker refuses, and would do so again.
-    #[error("{partition}: the broker refuses to give offset {position}: {code}")]
-    Refused {
-        /// Where.
-        partition: TopicPartition,
-        /// The next offset to be read.
-        position: i64,
-        /// Its error.
-        code: ErrorCode,
-    },
-    /// The topic was deleted and created again while it was read.
-    #[error("{partition}: the topic has another id now: it was deleted and created again")]
-    Recreated {
-        /// Where.
-        partition: TopicPartition,
-    },
-    /// A batch whose bytes cannot be right, also when asked again.
-    #[error("{partition}: a batch cannot be read")]
-    Batch {
-        /// Where.
-        partition: TopicPartition,
-        /// What is wrong with it.
-        #[source]
-        source: BatchError,
-    },
-    /// A batch whose records cannot be read.
-    #[error("{partition}: records cannot be read")]
-    Records {
-        /// Where.
-        partition: TopicPartition,
-        /// What is wrong with them.
-        #[source]
-        source: RecordsError,
-    },
-    /// Answers without what was asked for.
-    #[error("{partition}: the broker's answers do not have offset {position}")]
-    NoProgress {
-        /// Where.
-        partition: TopicPartition,
-        /// The offset that was asked for.
-        position: i64,
-    },
-}
-
-/// Something that may be over when asked again.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Trouble {
-    /// Nobody leads the partition, as far as we know.
-    #[error("the partition has no leader")]
-    NoLeader,
-    /// The leader cannot be reached.
-    #[error("cannot reach the leader")]
-    Connect(#[source] ConnectError),
-    /// The leader does not answer.
-    #[error(transparent)]
-    Request(#[from] RequestError),
-    /// The leaders are not known.
-    #[error(transparent)]
-    Metadata(#[from] ClusterError),
-    /// The answer to the question for leaders takes too long.
-    #[error("the cluster does not say who leads the partition")]
-    MetadataLate,
-    /// An error that passes.
-    #[error("{0}")]
-    Refused(ErrorCode),
-    /// The broker gave nothing (it does so when it throttles us).
-    #[error("the broker's answer leaves the partition out")]
-    LeftOut,
-}
-
 enum Setback {
     Passing(Trouble),
     Final(ReadError),
@@ -218,25 +97,6 @@ impl<T: Into<Trouble>> From<T> for Setback {
     fn from(trouble: T) -> Self {
         Self::Passing(trouble.into())
     }
-}
-
-/// Errors of a partition that a moment or another broker may cure.
-pub fn may_pass(code: ErrorCode) -> bool {
-    [
-        ErrorCode::NOT_LEADER_OR_FOLLOWER,
-        ErrorCode::LEADER_NOT_AVAILABLE,
-        ErrorCode::REPLICA_NOT_AVAILABLE,
-        ErrorCode::FENCED_LEADER_EPOCH,
-        ErrorCode::UNKNOWN_LEADER_EPOCH,
-        ErrorCode::OFFSET_NOT_AVAILABLE,
-        ErrorCode::KAFKA_STORAGE_ERROR,
-        ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode::UNKNOWN_TOPIC_ID,
-        ErrorCode::INCONSISTENT_TOPIC_ID,
-        ErrorCode::REQUEST_TIMED_OUT,
-        ErrorCode::UNKNOWN_SERVER_ERROR,
-    ]
-    .contains(&code)
 }
 
 /// Which transactions of an answer are aborted, as its batches go by.
@@ -624,101 +484,6 @@ fn is_abort(batch: &RawBatch, limit: usize) -> Result<bool, RecordsError> {
     Ok(key.try_get_i16().is_ok_and(|kind| kind == ABORT))
 }
 
-/// The end of a log, as far back as [`tail`] could look.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tail {
-    /// First offset of the window.
-    pub from: i64,
-    /// Every batch that reaches into the window, in order.
-    pub batches: Vec<VisibleBatch>,
-}
-
-/// Reads the window that ends at `end`: 1,000 offsets, or less where they are more than about 1 MiB (counted as stored or
-/// decompressed, whichever is more), but the last offset in any case. Nothing below `floor` is asked for; if the log
-/// begins above it by now, the window begins there too.
-///
-/// # Errors
-/// See [`ReadError`].
-pub async fn tail(
-    cluster: &Cluster,
-    partition: &TopicPartition,
-    topic_id: TopicId,
-    floor: i64,
-    end: i64,
-    options: ReadOptions,
-) -> Result<Tail, ReadError> {
-    let mut floor = floor;
-    for (try_number, back) in TAIL_OFFSETS.into_iter().enumerate() {
-        let mut from = end.saturating_sub(back).max(floor);
-        let last_try = try_number.saturating_add(1) == TAIL_OFFSETS.len();
-        loop {
-            if from >= end {
-                return Ok(Tail {
-                    from: end,
-                    batches: Vec::new(),
-                });
-            }
-            match window(cluster, partition, topic_id, from..end, options, last_try).await {
-                Ok(Some(batches)) => return Ok(Tail { from, batches }),
-                Ok(None) => break,
-                // It was trimmed meanwhile. Every round begins higher, so this ends.
-                Err(ReadError::OutOfRange { log_start, .. }) if log_start > from => {
-                    floor = log_start;
-                    from = log_start;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-    // Not reachable: the last try gives a window of any size or fails.
-    Ok(Tail {
-        from: end,
-        batches: Vec::new(),
-    })
-}
-
-/// All batches of the range; `None` if they are too large and may be.
-async fn window(
-    cluster: &Cluster,
-    partition: &TopicPartition,
-    topic_id: TopicId,
-    range: Range<i64>,
-    options: ReadOptions,
-    any_size: bool,
-) -> Result<Option<Vec<VisibleBatch>>, ReadError> {
-    let options = ReadOptions {
-        fetch_bytes: options
-            .fetch_bytes
-            .min(i32::try_from(TAIL_BYTES).unwrap_or(i32::MAX)),
-        ..options
-    };
-    let mut reader =
-        VisibleReader::new(cluster.clone(), partition.clone(), topic_id, range, options);
-    let mut batches = Vec::new();
-    let mut size_bytes = 0_usize;
-    while let Some(batch) = reader.next().await? {
-        let decompressed: usize = batch.records.iter().map(content_bytes).sum();
-        size_bytes = size_bytes.saturating_add(batch.size_bytes.max(decompressed));
-        if size_bytes > TAIL_BYTES && !any_size {
-            return Ok(None);
-        }
-        batches.push(batch);
-    }
-    Ok(Some(batches))
-}
-
-/// Bytes of key, value and headers.
-pub fn content_bytes(record: &Record) -> usize {
-    let length = |bytes: &Option<bytes::Bytes>| bytes.as_ref().map_or(0, bytes::Bytes::len);
-    let headers = record.headers.iter();
-    let headers: usize = headers
-        .map(|header| header.key.len().saturating_add(length(&header.value)))
-        .sum();
-    length(&record.key)
-        .saturating_add(length(&record.value))
-        .saturating_add(headers)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -781,20 +546,6 @@ mod tests {
         ];
         for (header, abort_marker, hidden, why) in steps {
             assert_eq!(state.hides(&header, abort_marker), hidden, "{why}");
-        }
-    }
-
-    #[test]
-    fn only_errors_that_pass_are_asked_again() {
-        for (code, passes) in [
-            (ErrorCode::NOT_LEADER_OR_FOLLOWER, true),
-            (ErrorCode::FENCED_LEADER_EPOCH, true),
-            (ErrorCode::UNKNOWN_TOPIC_ID, true),
-            (ErrorCode::TOPIC_AUTHORIZATION_FAILED, false),
-            (ErrorCode::OFFSET_MOVED_TO_TIERED_STORAGE, false),
-            (ErrorCode::OFFSET_OUT_OF_RANGE, false),
-        ] {
-            assert_eq!(may_pass(code), passes, "{code}");
         }
     }
 }

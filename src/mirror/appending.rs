@@ -1,6 +1,8 @@
 //! The destination side of a mirror: carries out what the append machines want, and tells them what came of it. Must not
 //! fetch.
 
+use std::sync::Arc;
+
 use futures::FutureExt;
 use tokio::time::Instant;
 use tracing::{debug, info};
@@ -147,8 +149,8 @@ impl Mirror {
             }
             self.want_fetch(key);
             self.list(key);
-        } else if self.hold_asked.insert(name.topic.clone())
-            && self.parts.hold.try_send(name.topic.clone()).is_err()
+        } else if self.hold_asked.insert(Arc::clone(&name.topic))
+            && self.parts.hold.try_send(Arc::clone(&name.topic)).is_err()
         {
             // The queue is full of other topics: the next partition, or the next look at the topics, asks again.
             self.hold_asked.remove(&name.topic);

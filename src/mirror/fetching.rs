@@ -328,7 +328,7 @@ impl Mirror {
         let Some(partition) = self.partitions.get_mut(&key) else {
             return;
         };
-        let (topic, index) = (partition.name.topic.clone(), partition.name.partition);
+        let (topic, index) = (Arc::clone(&partition.name.topic), partition.name.partition);
         let heals = matches!(error.fault, BatchFault::Crc { .. });
         if !matches!(error.fault, BatchFault::LegacyFormat { .. }) {
             partition.metrics.corrupt_batches.inc();

@@ -5,6 +5,7 @@
 mod compacted;
 mod ends;
 mod partition;
+mod pass;
 mod report;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};

@@ -5,6 +5,8 @@
 //! sequence, transient refusals, elections that lose the tail above the high watermark, lost connections, killed processes
 //! whose requests arrive late, two writers at once, and a foreign writer.
 
+#![expect(clippy::as_conversions, reason = "test code over small numbers")]
+
 use std::collections::{HashMap, VecDeque};
 
 use super::*;
@@ -138,6 +140,8 @@ struct World {
     connections: Vec<Connection>,
     writers: Vec<Writer>,
     foreign_at: Option<i64>,
+    /// The log has grown since it was last looked at.
+    grown: bool,
 }
 
 impl World {
@@ -164,6 +168,7 @@ impl World {
             connections: Vec::new(),
             writers: Vec::new(),
             foreign_at: None,
+            grown: false,
         };
         for index in 0..weather.writers {
             let writer = world.born(index);
@@ -252,6 +257,7 @@ impl World {
             Self::remember(&mut self.producers, &batch);
         }
         self.log.push(batch);
+        self.grown = true;
         base
     }
 
@@ -658,7 +664,7 @@ fn run(seed: u64, weather: Weather) -> bool {
     let overfill_possible = weather.holes && weather.late;
     for step in 0..600 {
         world.step(true);
-        if !weather.foreign && !overfill_possible {
+        if std::mem::take(&mut world.grown) && !weather.foreign && !overfill_possible {
             assert_eq!(
                 world.first_difference(),
                 None,

@@ -1,0 +1,186 @@
+//! What stands still delays only itself: frozen brokers, and a thousand idle partitions that cost next to nothing. Must not
+//! share its clusters.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::as_conversions,
+    clippy::print_stderr,
+    reason = "test code: a broken assumption is a failed test, and its figures are printed"
+)]
+
+#[cfg(test)]
+mod support;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
+use support::daemon::{Daemon, config};
+use support::kafka::{ClusterOptions, KafkaCluster, unique};
+use support::process::{cpu_time, resident_bytes};
+use support::producer::Load;
+use tokio::time::{Instant, sleep};
+
+const PARTITIONS: i32 = 6;
+
+fn full() -> bool {
+    std::env::var("TRUEMIRROR_TEST_SCALE").is_ok_and(|scale| scale == "full")
+}
+
+/// Log ends by partition, of those whose leaders answer.
+async fn known_ends(daemon: &mut Daemon, topic: &str) -> BTreeMap<i64, i64> {
+    let status = daemon.status().await.expect("status");
+    let partitions = status["mirrors"][0]["partitions"]
+        .as_array()
+        .expect("partitions")
+        .clone();
+    partitions
+        .iter()
+        .filter(|partition| partition["topic"] == topic)
+        .filter_map(|p| {
+            Some((
+                p["partition"].as_i64()?,
+                p["destination_log_end_offset"].as_i64()?,
+            ))
+        })
+        .collect()
+}
+
+/// Freezes a broker of `victim`; partitions that it does not lead on that side must go on.
+async fn freeze(
+    source: &KafkaCluster,
+    destination: &KafkaCluster,
+    victim: &KafkaCluster,
+    topic: &'static str,
+) {
+    let partitions: Vec<(String, i32)> = (0..PARTITIONS).map(|p| (topic.to_owned(), p)).collect();
+    let load = Load::start(&source.bootstrap(), 1_000, &partitions);
+    let mut daemon = Daemon::start(&config(
+        &source.bootstrap(),
+        &destination.bootstrap(),
+        &[topic],
+        "[mirror.fetch]\nmax_bytes = \"4MiB\"\n",
+    ));
+    daemon
+        .wait_until("records flow", Duration::from_secs(60), |status| {
+            let partitions = status["mirrors"][0]["partitions"].as_array();
+            partitions.is_some_and(|found| {
+                found.len() == 6
+                    && found.iter().all(|p| {
+                        p["destination_log_end_offset"]
+                            .as_i64()
+                            .is_some_and(|end| end > 0)
+                    })
+            })
+        })
+        .await;
+    let frozen = victim.leader_of(topic, 0).await;
+    let leaders = victim.partitions(topic).await.unwrap();
+    victim.pause(frozen);
+    let until = Instant::now() + Duration::from_secs(if full() { 60 } else { 15 });
+    sleep(Duration::from_secs(2)).await;
+    let mut before = known_ends(&mut daemon, topic).await;
+    while Instant::now() < until {
+        sleep(Duration::from_secs(4)).await;
+        let now = known_ends(&mut daemon, topic).await;
+        for (partition, view) in &leaders {
+            let key = i64::from(*partition);
+            if view.leader != Some(frozen) {
+                assert!(
+                    now[&key] > before[&key],
+                    "partition {partition} stands still although broker {frozen} is not its leader"
+                );
+            }
+        }
+        before = now;
+    }
+    victim.resume(frozen);
+    let awake = Instant::now();
+    load.stop().await;
+    wait_for_same_end(
+        &source.direct_bootstrap(),
+        &destination.direct_bootstrap(),
+        &[topic],
+        Duration::from_secs(90),
+    )
+    .await;
+    eprintln!("equal ends {:?} after the broker woke", awake.elapsed());
+    assert_equal(
+        &source.direct_bootstrap(),
+        &destination.direct_bootstrap(),
+        &[topic],
+        &CheckOptions::default(),
+    )
+    .await;
+    let failed = daemon.log_lines_with(&["partition FAILED"]);
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_source_broker_delays_only_its_own_partitions() {
+    let source = KafkaCluster::start(ClusterOptions::three_brokers("source")).await;
+    let destination = KafkaCluster::start(ClusterOptions::new("destination")).await;
+    let topic: &'static str = Box::leak(unique("frozen").into_boxed_str());
+    // One replica each: nobody takes over.
+    source.create_topic(topic, PARTITIONS, 1, &[]).await;
+    freeze(&source, &destination, &source, topic).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_destination_broker_starves_no_other() {
+    let source = KafkaCluster::start(ClusterOptions::new("source")).await;
+    let destination = KafkaCluster::start(
+        ClusterOptions::three_brokers("destination").with("default.replication.factor", "1"),
+    )
+    .await;
+    let topic: &'static str = Box::leak(unique("frozen").into_boxed_str());
+    source.create_topic(topic, PARTITIONS, 1, &[]).await;
+    freeze(&source, &destination, &destination, topic).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_idle_partitions_cost_next_to_nothing() {
+    let source = KafkaCluster::start(ClusterOptions::new("source")).await;
+    let destination = KafkaCluster::start(ClusterOptions::new("destination")).await;
+    let topics: Vec<String> = (0..20).map(|n| unique(&format!("idle{n}"))).collect();
+    for topic in &topics {
+        source.create_topic(topic, 50, 1, &[]).await;
+    }
+    let names: Vec<&str> = topics.iter().map(String::as_str).collect();
+    let mut daemon = Daemon::start(
+        &config(&source.bootstrap(), &destination.bootstrap(), &names, "")
+            .replace("refresh_interval = \"1s\"", "refresh_interval = \"30s\""),
+    );
+    daemon
+        .wait_until("all are mirroring", Duration::from_secs(180), |status| {
+            let partitions = status["mirrors"][0]["partitions"].as_array();
+            partitions.is_some_and(|found| {
+                found.len() == 1_000 && found.iter().all(|p| p["state"] == "MIRRORING")
+            })
+        })
+        .await;
+    sleep(Duration::from_secs(3)).await;
+    let pid = daemon.pid().unwrap();
+    let (cpu, since) = (cpu_time(pid).unwrap(), Instant::now());
+    sleep(Duration::from_secs(if full() { 60 } else { 15 })).await;
+    let used = (cpu_time(pid).unwrap() - cpu).as_secs_f64() / since.elapsed().as_secs_f64();
+    let memory = resident_bytes(pid).unwrap() as f64 / 1024.0 / 1024.0;
+    eprintln!(
+        "1,000 idle partitions: {:.2} % of one core, {memory:.1} MiB",
+        used * 100.0
+    );
+    // The binary of the tests is not optimised; a release build takes about a fifth of it.
+    let bound = if cfg!(debug_assertions) { 0.10 } else { 0.02 };
+    assert!(used < bound, "{:.2} % of one core", used * 100.0);
+    assert!(memory < 100.0, "{memory:.1} MiB");
+    let first = ends(
+        &destination.bootstrap(),
+        Box::leak(topics[0].clone().into_boxed_str()),
+        "read_uncommitted",
+    )
+    .await;
+    assert_eq!(first.len(), 50);
+}
