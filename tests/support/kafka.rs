@@ -256,6 +256,11 @@ impl KafkaCluster {
         self.nodes()[&id].child.as_ref().map(Child::id)
     }
 
+    /// True if clients reach it through a proxy only.
+    pub fn is_proxied(&self) -> bool {
+        self.proxy.is_some()
+    }
+
     /// The control of the proxy; panics for a cluster without one.
     pub fn proxy(&self) -> ProxyHandle {
         self.proxy

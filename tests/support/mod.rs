@@ -20,10 +20,13 @@ pub mod daemon;
 pub mod fake_broker;
 pub mod kafka;
 pub mod nodes;
+pub mod pairs;
 pub mod process;
 pub mod producer;
 pub mod proxy;
+pub mod raw;
 pub mod segments;
+pub mod status;
 
 use std::time::Duration;
 

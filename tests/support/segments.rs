@@ -32,6 +32,47 @@ pub struct SegmentBatch {
     pub base_sequence: i32,
     /// Leader epoch.
     pub leader_epoch: i32,
+    /// Milliseconds since 1970 that the records' deltas count from.
+    pub base_timestamp: i64,
+    /// The latest of its records.
+    pub max_timestamp: i64,
+    /// The records as they are compressed.
+    pub payload: Vec<u8>,
+}
+
+impl SegmentBatch {
+    /// What a copy must have in common with it: all but who wrote it, and under which leader.
+    pub fn content(&self) -> (i64, i64, i32, i16, i64, i64, &[u8]) {
+        let codec_and_flags = self.codec
+            | i16::from(self.log_append_time) << 3
+            | i16::from(self.transactional) << 4
+            | i16::from(self.control) << 5;
+        (
+            self.base_offset,
+            self.last_offset,
+            self.count,
+            codec_and_flags,
+            self.base_timestamp,
+            self.max_timestamp,
+            &self.payload,
+        )
+    }
+}
+
+/// Panics unless the batches of a partition are the same on both sides, byte for byte, but for who wrote them.
+pub async fn assert_same_batches(
+    source: &KafkaCluster,
+    destination: &KafkaCluster,
+    topic: &str,
+    partition: i32,
+) -> Vec<SegmentBatch> {
+    let wanted = batches(source, topic, partition).await;
+    let found = batches(destination, topic, partition).await;
+    assert_eq!(wanted.len(), found.len(), "{topic}-{partition}: batches");
+    for (wanted, found) in wanted.iter().zip(&found) {
+        assert_eq!(wanted.content(), found.content(), "{topic}-{partition}");
+    }
+    found
 }
 
 /// The batches of a partition in offset order, from the files of its leader.
@@ -95,6 +136,9 @@ fn read_segment(file: &Path) -> Vec<SegmentBatch> {
             producer_epoch: be(rest, 51, 2) as i16,
             base_sequence: be(rest, 53, 4) as i32,
             leader_epoch: be(rest, 12, 4) as i32,
+            base_timestamp: be(rest, 27, 8),
+            max_timestamp: be(rest, 35, 8),
+            payload: rest[61..size].to_vec(),
         });
         rest = &rest[size..];
     }
