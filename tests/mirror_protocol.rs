@@ -370,7 +370,7 @@ async fn p10_leaders_that_move_all_the_time_are_followed_on_both_sides() {
         };
         tokio::select! {
             () = moves => {}
-            () = progress.watch(&mut daemon) => {}
+            () = progress.watch(&mut daemon, &load) => {}
         }
     }
     let counts = load.stop().await;
