@@ -381,7 +381,8 @@ async fn d40_impossible_counts_fail_one_partition_for_a_moment_and_reserve_no_me
         });
         source
             .proxy()
-            .add(Rule::on(FETCH, Action::ReplaceAnswer(swap)));
+            .add_and_meet(Rule::on(FETCH, Action::ReplaceAnswer(swap)))
+            .await;
         produce(source, &bad, 0, &texts(&marker, 1)).await;
         produce(source, &good, 0, &texts(name, 1)).await;
         arrives(source, destination, &[&bad, &good]).await;
@@ -415,13 +416,9 @@ async fn d42_killed_between_append_and_acknowledgement_every_offset_is_there_onc
     wait_mirroring(&mut daemon, &topic, 2).await;
     let proxy = destination.proxy();
     for _ in 0..scaled(4, 20) {
-        let before = proxy.applied();
-        proxy.add(Rule::on(PRODUCE, Action::SwallowAnswer).once());
-        poll_until("an append answer swallowed", SOON, async || {
-            let more = proxy.applied() > before;
-            more.then_some(()).ok_or_else(|| "not yet".into())
-        })
-        .await;
+        proxy
+            .add_and_meet(Rule::on(PRODUCE, Action::SwallowAnswer).once())
+            .await;
         // At a random moment.
         tokio::time::sleep(Duration::from_millis(rand::random_range(0..300))).await;
         daemon.kill();
