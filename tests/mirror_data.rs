@@ -3,8 +3,6 @@
 //! break brokers: they are shared.
 
 #![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::as_conversions,
@@ -831,17 +829,19 @@ async fn compacted_with_a_hole(cluster: &KafkaCluster, topic: &str) {
             .map(|key| TestRecord::new(&key.to_string(), "value"))
             .collect()
     };
-    let mut options = ProducerOptions::default();
-    options.linger = Duration::from_millis(500);
+    let options = ProducerOptions {
+        linger: Duration::from_millis(500),
+        ..ProducerOptions::default()
+    };
     let producer = Producer::new(&cluster.bootstrap(), &options).await;
     producer.produce(topic, 0, &keyed("abcd")).await;
     producer.produce(topic, 0, &keyed("d")).await;
-    let end = std::cell::Cell::new(5);
+    let mut end = 5;
     poll_until("the cleaner made the hole", SOON, async || {
         // Segments roll by time, but only on an append, and the active one is never cleaned.
-        if end.get() < 20 {
+        if end < 20 {
             producer.produce(topic, 0, &keyed("r")).await;
-            end.set(end.get() + 1);
+            end += 1;
         }
         let first = batches(cluster, topic, 0).await.into_iter().next();
         match first {

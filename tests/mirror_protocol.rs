@@ -3,8 +3,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
     clippy::indexing_slicing,
     clippy::as_conversions,
     reason = "test code: a broken assumption is a failed test"
