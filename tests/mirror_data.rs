@@ -3,8 +3,6 @@
 //! break brokers: they are shared.
 
 #![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::as_conversions,
@@ -381,7 +379,8 @@ async fn d40_impossible_counts_fail_one_partition_for_a_moment_and_reserve_no_me
         });
         source
             .proxy()
-            .add(Rule::on(FETCH, Action::ReplaceAnswer(swap)));
+            .add_and_meet(Rule::on(FETCH, Action::ReplaceAnswer(swap)))
+            .await;
         produce(source, &bad, 0, &texts(&marker, 1)).await;
         produce(source, &good, 0, &texts(name, 1)).await;
         arrives(source, destination, &[&bad, &good]).await;
@@ -415,13 +414,9 @@ async fn d42_killed_between_append_and_acknowledgement_every_offset_is_there_onc
     wait_mirroring(&mut daemon, &topic, 2).await;
     let proxy = destination.proxy();
     for _ in 0..scaled(4, 20) {
-        let before = proxy.applied();
-        proxy.add(Rule::on(PRODUCE, Action::SwallowAnswer).once());
-        poll_until("an append answer swallowed", SOON, async || {
-            let more = proxy.applied() > before;
-            more.then_some(()).ok_or_else(|| "not yet".into())
-        })
-        .await;
+        proxy
+            .add_and_meet(Rule::on(PRODUCE, Action::SwallowAnswer).once())
+            .await;
         // At a random moment.
         tokio::time::sleep(Duration::from_millis(rand::random_range(0..300))).await;
         daemon.kill();
@@ -834,17 +829,19 @@ async fn compacted_with_a_hole(cluster: &KafkaCluster, topic: &str) {
             .map(|key| TestRecord::new(&key.to_string(), "value"))
             .collect()
     };
-    let mut options = ProducerOptions::default();
-    options.linger = Duration::from_millis(500);
+    let options = ProducerOptions {
+        linger: Duration::from_millis(500),
+        ..ProducerOptions::default()
+    };
     let producer = Producer::new(&cluster.bootstrap(), &options).await;
     producer.produce(topic, 0, &keyed("abcd")).await;
     producer.produce(topic, 0, &keyed("d")).await;
-    let end = std::cell::Cell::new(5);
+    let mut end = 5;
     poll_until("the cleaner made the hole", SOON, async || {
         // Segments roll by time, but only on an append, and the active one is never cleaned.
-        if end.get() < 20 {
+        if end < 20 {
             producer.produce(topic, 0, &keyed("r")).await;
-            end.set(end.get() + 1);
+            end += 1;
         }
         let first = batches(cluster, topic, 0).await.into_iter().next();
         match first {

@@ -3,8 +3,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
     clippy::indexing_slicing,
     clippy::as_conversions,
     reason = "test code: a broken assumption is a failed test"
@@ -87,20 +85,21 @@ async fn o01_a_restarted_destination_broker_stops_only_its_own_partitions() {
     };
     tokio::select! {
         () = restart => {}
-        () = progress.watch(&mut daemon) => {}
+        () = progress.watch(&mut daemon, &load) => {}
     }
     let back = Instant::now();
     for (index, pause) in &progress.longest {
         if !led_by_2.contains(index) {
             assert!(
                 *pause < Duration::from_secs(5),
-                "partition {index} is led elsewhere and stood still for {pause:?}"
+                "partition {index} is not led by broker 2 ({led_by_2:?}) and stood still for {pause:?}: {progress:?}"
             );
         }
     }
     // From its return on: every partition moves again.
     let mut after = Progress::of(&topic, PARTITIONS);
-    let watched = tokio::time::timeout(Duration::from_secs(5), after.watch(&mut daemon)).await;
+    let watched =
+        tokio::time::timeout(Duration::from_secs(5), after.watch(&mut daemon, &load)).await;
     watched.unwrap_err();
     assert!(
         after

@@ -11,6 +11,7 @@ use super::fetcher::{FetchFault, FetchOutcome, Fetched, Fetcher, FetcherKey};
 use super::partition::{PartitionKey, Queued, SourceEnds};
 use super::{Alarm, Event, Mirror, leaders_of, reads};
 use crate::domain::plan::{Action, plan};
+use crate::domain::types::TopicPartition;
 use crate::kafka::cluster::Lane;
 use crate::kafka::contact::chain;
 use crate::kafka::fetch_session::{FetchLimits, Wanted};
@@ -245,6 +246,7 @@ impl Mirror {
             .fetch_requests
             .with_label_values(&[self.name.as_str()])
             .inc();
+        self.hear_source(&outcome, wanted);
         let held = Arc::new(self.budget.hold(key.destination, outcome.record_bytes));
         let mut useful = false;
         for fetched in outcome.partitions {
@@ -260,6 +262,24 @@ impl Mirror {
             self.eager_fetchers.insert(key);
         } else {
             self.wake_in(EMPTY_PAUSE, Alarm::Fetch(key));
+        }
+    }
+
+    /// Notes that the source has spoken about what was asked. A session's answer leaves out partitions with nothing new.
+    fn hear_source(&mut self, outcome: &FetchOutcome, wanted: &[(PartitionKey, i64)]) {
+        let now = Instant::now();
+        let refused: BTreeSet<&TopicPartition> = outcome
+            .partitions
+            .iter()
+            .filter(|fetched| !fetched.error_code.is_none())
+            .map(|fetched| &fetched.partition)
+            .collect();
+        for (key, _) in wanted {
+            if let Some(partition) = self.partitions.get_mut(key)
+                && !refused.contains(&partition.name)
+            {
+                partition.source_heard_at = now;
+            }
         }
     }
 

@@ -111,6 +111,8 @@ pub(super) struct Partition {
     pub(super) stalled_since: Option<Instant>,
     pub(super) source: SourceEnds,
     pub(super) destination_high_watermark: i64,
+    /// When the source last answered a fetch of it.
+    pub(super) source_heard_at: Instant,
     /// When the destination last had all that the source had decided.
     pub(super) equal_at: Instant,
     pub(super) failure: Option<Failure>,
@@ -157,6 +159,7 @@ impl Partition {
                 high_watermark: -1,
             },
             destination_high_watermark: -1,
+            source_heard_at: Instant::now(),
             equal_at: Instant::now(),
             failure: None,
             attempts: 0,
@@ -281,10 +284,16 @@ impl Partition {
         self.metrics.set_state(state);
     }
 
-    /// Time since the destination last had everything; zero while it has.
-    pub(super) fn lag(&mut self, now: Instant) -> Duration {
+    /// Time since the destination last was known to have everything; zero while it is. A source that has said nothing for
+    /// longer than `long_poll` may hold more than is known.
+    pub(super) fn lag(&mut self, now: Instant, long_poll: Duration) -> Duration {
         if self.state == PartitionState::Mirroring && self.lag_records() == Some(0) {
-            self.equal_at = now;
+            let silent = now.saturating_duration_since(self.source_heard_at);
+            self.equal_at = if silent <= long_poll {
+                now
+            } else {
+                self.equal_at.max(self.source_heard_at)
+            };
         }
         now.saturating_duration_since(self.equal_at)
     }

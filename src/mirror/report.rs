@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{Mirror, SUMMARY_EVERY};
+use super::{Mirror, SUMMARY_EVERY, TICK};
 use crate::domain::desired::TopicGate;
 use crate::domain::state::PartitionState;
 use crate::domain::status::{ClusterStatus, MirrorStatus, TopicError};
@@ -30,8 +30,10 @@ impl Mirror {
     pub(super) fn tick(&mut self, now: Instant) {
         self.look_for_stalls(now);
         self.ask_watermarks();
+        // An idle source answers when the wait of a fetch is over, and a little later under load.
+        let long_poll = self.parts.config.fetch.max_wait.saturating_add(TICK * 2);
         for partition in self.partitions.values_mut() {
-            let lag = partition.lag(now);
+            let lag = partition.lag(now, long_poll);
             partition.metrics.lag_seconds.set(lag.as_secs_f64());
             if let Some(records) = partition.lag_records() {
                 partition.metrics.lag_records.set(records);

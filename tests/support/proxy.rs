@@ -258,6 +258,21 @@ impl ProxyHandle {
         self.state().applied
     }
 
+    /// Adds a rule and waits until it has met a request: a long poll that is out already is not subject to it.
+    pub async fn add_and_meet(&self, rule: Rule) {
+        let before = self.applied();
+        self.add(rule);
+        super::poll_until(
+            "the rule meets a request",
+            Duration::from_secs(60),
+            async || {
+                let met = self.applied() > before;
+                met.then_some(()).ok_or_else(|| "not yet".into())
+            },
+        )
+        .await;
+    }
+
     /// Sets how a broker's port behaves.
     pub fn set_mode(&self, broker: i32, mode: Mode) {
         let mut state = self.state();

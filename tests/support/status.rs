@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::time::Instant;
 
 use super::daemon::{Daemon, series};
+use super::producer::Load;
 
 /// The small number, or the full one with `TRUEMIRROR_TEST_SCALE=full`.
 pub fn scaled<T>(small: T, full: T) -> T {
@@ -81,42 +81,52 @@ pub async fn wait_mirrored(daemon: &mut Daemon, topic: &str, index: i32, deadlin
         .await;
 }
 
-/// How long partitions of one topic stood still while records came in all the time.
+/// How long partitions of one topic stood still while records came in.
 #[derive(Debug, Clone)]
 pub struct Progress {
     topic: String,
-    last: BTreeMap<i32, (f64, Instant)>,
+    delivered: u64,
+    last: BTreeMap<i32, (f64, u32)>,
     /// The longest pause of each partition so far.
     pub longest: BTreeMap<i32, Duration>,
 }
 
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(200);
+
 impl Progress {
     /// Begins with partitions `0..partitions`.
     pub fn of(topic: &str, partitions: i32) -> Self {
-        let now = Instant::now();
         Self {
             topic: topic.into(),
-            last: (0..partitions).map(|p| (p, (-1.0, now))).collect(),
+            delivered: 0,
+            last: (0..partitions).map(|p| (p, (-1.0, 0))).collect(),
             longest: (0..partitions).map(|p| (p, Duration::ZERO)).collect(),
         }
     }
 
-    /// Looks five times a second until it is dropped.
-    pub async fn watch(&mut self, daemon: &mut Daemon) {
+    /// Looks five times a second until it is dropped. A look counts only if the load went on since the one before, and a
+    /// pause is as long as the looks in it: a machine that is short of processors slows all of them down, and is not what
+    /// is tested.
+    pub async fn watch(&mut self, daemon: &mut Daemon, load: &Load) {
         loop {
             let text = daemon.metrics().await.unwrap();
-            let now = Instant::now();
-            for (partition, (value, at)) in &mut self.last {
+            let delivered = load.delivered();
+            let counts = delivered > self.delivered;
+            self.delivered = delivered;
+            for (partition, (value, looks)) in &mut self.last {
                 let number = partition.to_string();
                 let labels = [("topic", self.topic.as_str()), ("partition", &number)];
                 let found = series(&text, "truemirror_records_mirrored_total", &labels);
-                let pause = self.longest.get_mut(partition).unwrap();
-                *pause = (*pause).max(now - *at);
                 if found.first().is_some_and(|found| found > value) {
-                    (*value, *at) = (found[0], now);
+                    (*value, *looks) = (found[0], 0);
+                } else if counts {
+                    *looks += 1;
                 }
+                let pause = self.longest.get_mut(partition).unwrap();
+                *pause = (*pause).max(LOOK * *looks);
             }
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            tokio::time::sleep(LOOK).await;
         }
     }
 }
