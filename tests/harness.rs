@@ -457,7 +457,6 @@ fn produce_error_at(version: i16, frame: &[u8]) -> usize {
 
 /// Not a test: what [`no_broker_outlives_a_killed_test_process`] runs in a process of its own and kills.
 #[tokio::test]
-#[ignore = "run by no_broker_outlives_a_killed_test_process"]
 async fn victim() {
     let Ok(report) = std::env::var("HARNESS_VICTIM_FILE") else {
         return;
@@ -472,7 +471,7 @@ async fn no_broker_outlives_a_killed_test_process() {
     let directory = tempfile::tempdir().unwrap();
     let report = directory.path().join("pid");
     let mut victim = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "victim"])
+        .args(["--exact", "victim"])
         .env("HARNESS_VICTIM_FILE", &report)
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())

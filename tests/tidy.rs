@@ -89,11 +89,12 @@ fn module(name: &str) -> &str {
     rest.split('/').next().unwrap().trim_end_matches(".rs")
 }
 
-/// The lines of code with their numbers, without comments and without the unit tests at the bottom.
+/// The lines of code with their numbers, without comments and without the unit tests at the bottom; none of a file that is
+/// a unit test as a whole.
 fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines()
         .enumerate()
-        .take_while(|(_, line)| line.trim() != "#[cfg(test)]")
+        .take_while(|(_, line)| !["#[cfg(test)]", "#![cfg(test)]"].contains(&line.trim()))
         .map(|(number, line)| (number + 1, line.split("//").next().unwrap_or_default()))
 }
 

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! One task per mirror owns all of its partitions. It never waits for a single broker: whatever asks somebody is a future in
-//! [`Mirror::asked`], and its answer comes back as an [`Event`]. So a broker that stands still delays its own partitions only,
+//! `Mirror::asked`, and its answer comes back as an `Event`. So a broker that stands still delays its own partitions only,
 //! and no lock is needed. The bytes flow in the connections' own tasks; per batch this task walks a header, computes two
 //! checksums and moves a few pointers.
 
@@ -19,6 +19,7 @@ mod fetching;
 mod partition;
 mod reads;
 pub(crate) mod report;
+mod watching;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};

@@ -5,9 +5,11 @@
 //! sequence, transient refusals, elections that lose the tail above the high watermark, lost connections, killed processes
 //! whose requests arrive late, two writers at once, and a foreign writer.
 
+#![cfg(test)]
 #![expect(clippy::as_conversions, reason = "test code over small numbers")]
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use super::*;
 
@@ -765,8 +767,7 @@ fn run(seed: u64, weather: Weather) -> bool {
 
 /// Runs this weather's share of the schedules.
 fn schedules(name: &str, weather: Weather) {
-    let first: u64 = std::env::var("TRUEMIRROR_SEED")
-        .ok()
+    let first: u64 = option_env!("TRUEMIRROR_SEED")
         .and_then(|seed| seed.parse().ok())
         .unwrap_or(1);
     let failed = (first..first + SCHEDULES_EACH)
