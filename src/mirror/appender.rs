@@ -193,8 +193,8 @@ pub(super) fn remedy(code: ErrorCode) -> &'static str {
             "raise max.message.bytes of the topic on the destination"
         }
         ErrorCode::INVALID_RECORD => {
-            "a compacted topic refuses records without a key: set cleanup.policy=delete on the destination topic, or exclude \
-             the topic"
+            "if the topic is compacted there, records need keys: set cleanup.policy=delete on it or exclude it; else the record \
+             is damaged on the source"
         }
         ErrorCode::INVALID_TIMESTAMP => {
             "set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic on the destination to \

@@ -58,10 +58,8 @@ impl Mirror {
                     }
                 }
             }
-            Effect::Wait(pause) => {
-                partition.waits = partition.waits.saturating_add(1);
-                let waits = partition.waits;
-                self.wake_in(pause, Alarm::Waited(key, generation, waits));
+            Effect::Wait { pause, id } => {
+                self.wake_in(pause, Alarm::Waited(key, generation, id));
             }
             Effect::Compare { log_end_offset } => match partition.fetcher {
                 Some(pair) => {

@@ -286,13 +286,19 @@ impl Mirror {
 
     /// Everything that can be done now without waiting.
     fn work(&mut self) {
-        while let Some((key, effect)) = self.effects.pop_front() {
-            self.carry_out(key, effect);
+        loop {
+            while let Some((key, effect)) = self.effects.pop_front() {
+                self.carry_out(key, effect);
+            }
+            self.send_reads();
+            self.compare_next();
+            self.append_all();
+            self.fetch_all();
+            // Appending finds connections that are gone, and what follows from it is more work.
+            if self.effects.is_empty() {
+                return;
+            }
         }
-        self.send_reads();
-        self.compare_next();
-        self.append_all();
-        self.fetch_all();
     }
 
     fn in_flight(&self) -> usize {
@@ -411,14 +417,8 @@ impl Mirror {
                     self.wake_in(TICK, Alarm::Tick);
                     self.tick(now);
                 }
-                Alarm::Waited(key, generation, waits) => {
-                    if self
-                        .partitions
-                        .get(&key)
-                        .is_some_and(|partition| partition.waits == waits)
-                    {
-                        self.tell(key, generation, AppendMachine::waited);
-                    }
+                Alarm::Waited(key, generation, id) => {
+                    self.tell(key, generation, |machine| machine.waited(id));
                 }
                 Alarm::Retry(key, generation) => {
                     let still = self.partitions.get(&key).is_some_and(|partition| {

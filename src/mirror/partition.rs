@@ -81,8 +81,6 @@ pub(super) struct Partition {
     pub(super) leader: Option<(BrokerId, LeaderEpoch)>,
     /// How often the lane to that leader had been lost when the machine last asked.
     pub(super) lane_losses: u64,
-    /// Rises with every pause: an alarm for an earlier one is stale.
-    pub(super) waits: u64,
     /// Who fetches it; `None` while one side has no leader.
     pub(super) fetcher: Option<FetcherKey>,
     /// The source leader's epoch.
@@ -138,7 +136,6 @@ impl Partition {
             round: 0,
             leader: None,
             lane_losses: 0,
-            waits: 0,
             fetcher: None,
             source_epoch: LeaderEpoch::NONE,
             cursor_epoch: LeaderEpoch::NONE,

@@ -21,7 +21,6 @@ impl Mirror {
             if found.is_some() && partition.leader != found {
                 let was_known = partition.leader.is_some();
                 partition.leader = found;
-                partition.waits = partition.waits.saturating_add(1);
                 moved.push((
                     *key,
                     partition.round,

@@ -210,8 +210,13 @@ pub enum Effect {
     ReadProducer,
     /// Ask the leader for log end and high watermark, then call `end_read` or `read_failed`.
     ReadEnd,
-    /// Let this much time pass, then call `waited`.
-    Wait(Duration),
+    /// Let this much time pass, then call `waited` with the same id. A later wait makes an earlier one void.
+    Wait {
+        /// How long.
+        pause: Duration,
+        /// Which wait.
+        id: u64,
+    },
     /// Compare both logs below this destination log end, then call `compared`.
     Compare {
         /// Next offset of the destination.

@@ -36,6 +36,7 @@
 mod exchange;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 pub use exchange::{
     Answer, AppendConfig, AppendFailure, Comparison, Effect, EndRead, FillAnswer, ProducerEntry,
@@ -123,6 +124,8 @@ pub struct AppendMachine {
     cursor: i64,
     acknowledged_end: i64,
     in_flight: VecDeque<InFlight>,
+    /// Waits asked for so far.
+    waits: u64,
     /// A refusal that waits for the other answers.
     refused: Option<AppendFailure>,
 }
@@ -144,6 +147,7 @@ impl AppendMachine {
             cursor: 0,
             acknowledged_end: 0,
             in_flight: VecDeque::new(),
+            waits: 0,
             refused: None,
         }
     }
@@ -386,7 +390,7 @@ impl AppendMachine {
                     last_end: Some(end.log_end_offset),
                     waiting: true,
                 };
-                Effect::Wait(self.config.drain)
+                self.wait(self.config.drain)
             }
             Phase::ReadingEnd {
                 leader_epoch,
@@ -433,8 +437,11 @@ impl AppendMachine {
         }
     }
 
-    /// The time of the last [`Effect::Wait`] is over. Not for one that [`AppendMachine::leader_moved`] cut short.
-    pub fn waited(&mut self) -> Effect {
+    /// The time of the [`Effect::Wait`] of this id is over. Nothing happens if it is not the last one, or was cut short.
+    pub fn waited(&mut self, id: u64) -> Effect {
+        if id != self.waits {
+            return Effect::None;
+        }
         match self.phase {
             Phase::Pausing => self.resume(),
             Phase::Settling {
@@ -565,7 +572,15 @@ impl AppendMachine {
             .config
             .first_pause
             .saturating_mul(1 << (attempt - 1).min(16));
-        Effect::Wait(doubled.min(self.config.max_pause))
+        self.wait(doubled.min(self.config.max_pause))
+    }
+
+    fn wait(&mut self, pause: Duration) -> Effect {
+        self.waits = self.waits.saturating_add(1);
+        Effect::Wait {
+            pause,
+            id: self.waits,
+        }
     }
 
     fn resume(&mut self) -> Effect {
@@ -609,7 +624,7 @@ impl AppendMachine {
                     hole_end,
                     step: FillStep::Silence,
                 };
-                Effect::Wait(self.config.drain)
+                self.wait(self.config.drain)
             }
             FillStep::Checking { silent: true } => {
                 if self.epoch.0 >= LAST_PRODUCER_EPOCH {

@@ -524,7 +524,7 @@ impl World {
                     high_watermark: self.high_watermark,
                 })
             }
-            Effect::Wait(_) => machine.waited(),
+            Effect::Wait { id, .. } => machine.waited(id),
             Effect::Compare { .. } if hiccup => machine.compared(Comparison::Unavailable),
             Effect::Compare { log_end_offset } => {
                 let comparison = match self.first_difference() {
