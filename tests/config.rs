@@ -58,7 +58,7 @@ fn the_minimal_file_has_the_defaults() {
     );
     let mirror = &config.mirrors[0];
     assert_eq!(mirror.topics.replication_factor, -1);
-    assert_eq!(mirror.fetch.max_bytes, 16 << 20);
+    assert_eq!(mirror.fetch.max_bytes, 4 << 20);
     assert_eq!(mirror.fetch.max_wait.as_millis(), 500);
     assert_eq!(
         (mirror.append.acks, mirror.append.max_in_flight),
@@ -253,10 +253,10 @@ fn each_fault_is_one_line_with_place_key_found_and_allowed() {
         (
             with(
                 "[destination]",
-                "[limits]\nmemory = \"4MiB\"\n[destination]",
+                "[limits]\nmemory = \"2MiB\"\n[destination]",
             ),
             &[
-                "f:3:10: limits.memory: 4194304 bytes are less than a mirror.fetch.max_bytes of 16777216",
+                "f:3:10: limits.memory: 2097152 bytes are less than a mirror.fetch.max_bytes of 4194304",
             ],
         ),
         (
@@ -334,9 +334,7 @@ fn each_fault_is_one_line_with_place_key_found_and_allowed() {
                 "[mirror.source]",
                 "fetch.partition_max_bytes = \"17MiB\"\n[mirror.source]",
             ),
-            &[
-                "mirror.fetch.partition_max_bytes: 17825792 bytes are more than max_bytes (16777216)",
-            ],
+            &["mirror.fetch.partition_max_bytes: 17825792 bytes are more than max_bytes (4194304)"],
         ),
         (
             with(

@@ -266,8 +266,8 @@ fn read_fetch(section: Section<'_>, request_timeout: Duration) -> Fetch {
     );
     let fetch = Fetch {
         fetchers_per_broker: usize::try_from(fetchers).unwrap_or(1),
-        max_bytes: section.size("max_bytes", 16 << 20),
-        partition_max_bytes: section.size("partition_max_bytes", 4 << 20),
+        max_bytes: section.size("max_bytes", 4 << 20),
+        partition_max_bytes: section.size("partition_max_bytes", 1 << 20),
         min_bytes: section.size("min_bytes", 1),
         max_wait: section.duration("max_wait", Duration::from_millis(500)),
     };
