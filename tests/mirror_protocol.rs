@@ -65,7 +65,12 @@ async fn plain_pair() -> Turn {
 fn start(source: &str, destination: &KafkaCluster, topic: &str, request_timeout: &str) -> Daemon {
     let text = config(source, &destination.bootstrap(), &[topic], "");
     let timeout = format!("[destination]\nrequest_timeout = \"{request_timeout}\"\n");
-    Daemon::start(&text.replacen("[destination]\n", &timeout, 1))
+    // Where time goes after an outage is seen at this level only.
+    let level = [(
+        "RUST_LOG",
+        "info,truemirror::mirror=debug,truemirror::kafka=debug",
+    )];
+    Daemon::start_with(&text.replacen("[destination]\n", &timeout, 1), &level)
 }
 
 async fn arrives(source: &KafkaCluster, destination: &KafkaCluster, topic: &str) {
