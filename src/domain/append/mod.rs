@@ -293,6 +293,8 @@ impl AppendMachine {
     /// The partition has another leader, or the connection to its leader was replaced: what was read from the old one
     /// says nothing about the new one.
     pub fn leader_moved(&mut self) -> Effect {
+        // Long pauses were for the old one.
+        self.attempts = self.attempts.min(1);
         match self.phase {
             Phase::Ready => {
                 self.enter_answers(ResumeCause::LeaderMoved);
