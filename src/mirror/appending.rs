@@ -442,7 +442,7 @@ impl Mirror {
             if partition.lane_losses != lane.losses {
                 // What the machine read came over, or before, a connection that is gone.
                 let effect = partition.machine.leader_moved();
-                self.effects.push_back((key, effect));
+                self.effects.push_back((key, partition.generation, effect));
                 continue;
             }
             let Some(queued) = partition.queue.front() else {
@@ -470,7 +470,7 @@ impl Mirror {
                         lane.listed.push_back(key);
                     }
                 }
-                Err(effect) => self.effects.push_back((key, effect)),
+                Err(effect) => self.effects.push_back((key, partition.generation, effect)),
             }
         }
         (normal, replicated)
@@ -600,7 +600,7 @@ impl Mirror {
                     if let Some(partition) = self.partitions.get_mut(&key) {
                         partition.listed = false;
                         let effect = partition.machine.leader_moved();
-                        self.effects.push_back((key, effect));
+                        self.effects.push_back((key, partition.generation, effect));
                     }
                 }
             }

@@ -189,7 +189,7 @@ struct Mirror {
     topics: Arc<TopicSet>,
     hold_asked: HashSet<Arc<str>>,
     asked: FuturesUnordered<BoxFuture<'static, Event>>,
-    effects: VecDeque<(PartitionKey, Effect)>,
+    effects: VecDeque<(PartitionKey, u64, Effect)>,
     reads: Reads,
     to_compare: BTreeMap<FetcherKey, Comparisons>,
     fetchers: BTreeMap<FetcherKey, FetcherSeat>,
@@ -287,8 +287,11 @@ impl Mirror {
     /// Everything that can be done now without waiting.
     fn work(&mut self) {
         loop {
-            while let Some((key, effect)) = self.effects.pop_front() {
-                self.carry_out(key, effect);
+            while let Some((key, generation, effect)) = self.effects.pop_front() {
+                let machine = self.partitions.get(&key).map(|p| p.generation);
+                if machine == Some(generation) {
+                    self.carry_out(key, effect);
+                }
             }
             self.send_reads();
             self.compare_next();
@@ -396,7 +399,7 @@ impl Mirror {
         {
             let effect = event(&mut partition.machine);
             if effect != Effect::None {
-                self.effects.push_back((key, effect));
+                self.effects.push_back((key, generation, effect));
             }
         }
     }
@@ -588,7 +591,7 @@ impl Mirror {
         partition.leader = leader;
         partition.enter(PartitionState::LogTruncation);
         let effect = partition.machine.start();
-        self.effects.push_back((key, effect));
+        self.effects.push_back((key, partition.generation, effect));
     }
 
     /// Puts a partition into FAILED, and plans its retry unless only a person can help.

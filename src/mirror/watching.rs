@@ -33,7 +33,7 @@ impl Mirror {
                 continue;
             };
             let effect = partition.machine.leader_moved();
-            self.effects.push_back((key, effect));
+            self.effects.push_back((key, partition.generation, effect));
             if awaits {
                 self.wake_in(OLD_LEADER_GRACE, Alarm::GiveUpAnswers(key, round));
             }
@@ -48,7 +48,7 @@ impl Mirror {
         };
         for first_offset in partition.machine.unanswered() {
             let effect = partition.machine.answered(first_offset, Answer::Lost);
-            self.effects.push_back((key, effect));
+            self.effects.push_back((key, partition.generation, effect));
         }
     }
 
