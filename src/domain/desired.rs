@@ -12,6 +12,14 @@ pub struct TopicSet {
     pub topics: BTreeMap<Arc<str>, TopicEntry>,
 }
 
+impl TopicSet {
+    /// True if the configs of `topic` are held: appending may begin.
+    pub fn is_held(&self, topic: &str) -> bool {
+        let entry = self.topics.get(topic);
+        entry.is_some_and(|entry| matches!(entry.gate, TopicGate::Held { .. }))
+    }
+}
+
 /// One mirrored topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicEntry {

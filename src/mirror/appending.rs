@@ -134,10 +134,7 @@ impl Mirror {
             return;
         };
         let name = partition.name.clone();
-        let entry = self.topics.topics.get(&name.topic);
-        if entry.is_some_and(|entry| {
-            matches!(entry.gate, crate::domain::desired::TopicGate::Held { .. })
-        }) {
+        if self.topics.is_held(&name.topic) {
             if partition.state != PartitionState::Mirroring {
                 partition.enter(PartitionState::Mirroring);
                 info!(mirror = %self.name, topic = %name.topic, partition = name.partition, offset = cursor, "mirroring");
@@ -427,10 +424,7 @@ impl Mirror {
                 continue;
             };
             partition.listed = false;
-            let entry = self.topics.topics.get(&partition.name.topic);
-            let held = entry.is_some_and(|entry| {
-                matches!(entry.gate, crate::domain::desired::TopicGate::Held { .. })
-            });
+            let held = self.topics.is_held(&partition.name.topic);
             if !held
                 || self.stopping
                 || partition

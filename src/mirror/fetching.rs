@@ -145,7 +145,8 @@ impl Mirror {
             let Some(partition) = self.partitions.get(member) else {
                 continue;
             };
-            let mirrors = partition.machine.cursor().is_some() && self.is_held(&partition.name);
+            let mirrors =
+                partition.machine.cursor().is_some() && self.topics.is_held(&partition.name.topic);
             if !mirrors || partition.delayed_until.is_some() || partition.blocked.is_some() {
                 continue;
             }

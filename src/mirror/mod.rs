@@ -544,12 +544,6 @@ impl Mirror {
         }
     }
 
-    /// True if the configs of the partition's topic are held: appending may begin.
-    fn is_held(&self, name: &TopicPartition) -> bool {
-        let entry = self.topics.topics.get(&name.topic);
-        entry.is_some_and(|entry| matches!(entry.gate, TopicGate::Held { .. }))
-    }
-
     fn append_config(&self, name: &TopicPartition) -> AppendConfig {
         let held = self.topics.topics.get(&name.topic).map(|entry| &entry.gate);
         AppendConfig {
