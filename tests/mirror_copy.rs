@@ -20,6 +20,7 @@ use support::checker::{CheckOptions, assert_equal, wait_for_same_end};
 use support::daemon::{Daemon, config};
 use support::kafka::{shared_pair, unique};
 use support::producer::{CODECS, Producer, ProducerOptions, odd_records, records};
+use support::status::scaled;
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -78,10 +79,6 @@ async fn all_codecs_and_odd_records_before_and_during_mirroring() {
     assert_eq!(status.code(), Some(0), "{:#?}", daemon.log());
 }
 
-fn full() -> bool {
-    std::env::var("TRUEMIRROR_TEST_SCALE").is_ok_and(|scale| scale == "full")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_million_records_before_and_during_mirroring() {
     let (source, destination) = shared_pair().await;
@@ -90,11 +87,7 @@ async fn a_million_records_before_and_during_mirroring() {
     for topic in &names {
         source.create_topic(topic, 4, 1, &[]).await;
     }
-    let each = if full() {
-        500_000 / 12 + 1
-    } else {
-        100_000 / 12 + 1
-    };
+    let each = scaled(100_000, 500_000) / 12 + 1;
     let produce = async |seed: u64| {
         for (n, (topic, partition)) in names
             .iter()

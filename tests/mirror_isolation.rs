@@ -20,15 +20,13 @@ use std::time::Duration;
 use support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
 use support::daemon::{Daemon, config};
 use support::kafka::{ClusterOptions, KafkaCluster, unique};
+use support::poll_until;
 use support::process::{cpu_time, resident_bytes, signal};
 use support::producer::Load;
+use support::status::{partition, scaled};
 use tokio::time::{Instant, sleep};
 
 const PARTITIONS: i32 = 6;
-
-fn full() -> bool {
-    std::env::var("TRUEMIRROR_TEST_SCALE").is_ok_and(|scale| scale == "full")
-}
 
 /// Log ends by partition, of those whose leaders answer.
 async fn known_ends(daemon: &mut Daemon, topic: &str) -> BTreeMap<i64, i64> {
@@ -80,22 +78,29 @@ async fn freeze(
     let frozen = victim.leader_of(topic, 0).await;
     let leaders = victim.partitions(topic).await.unwrap();
     victim.pause(frozen);
-    let until = Instant::now() + Duration::from_secs(if full() { 60 } else { 15 });
-    sleep(Duration::from_secs(2)).await;
+    let until = Instant::now() + Duration::from_secs(scaled(15, 60));
+    let others: Vec<i64> = leaders
+        .iter()
+        .filter(|(_, view)| view.leader != Some(frozen))
+        .map(|(partition, _)| i64::from(*partition))
+        .collect();
+    assert!(!others.is_empty(), "{leaders:?}");
     let mut before = known_ends(&mut daemon, topic).await;
     while Instant::now() < until {
-        sleep(Duration::from_secs(4)).await;
-        let now = known_ends(&mut daemon, topic).await;
-        for (partition, view) in &leaders {
-            let key = i64::from(*partition);
-            if view.leader != Some(frozen) {
-                assert!(
-                    now[&key] > before[&key],
-                    "partition {partition} stands still although broker {frozen} is not its leader"
-                );
-            }
-        }
-        before = now;
+        before = poll_until(
+            &format!("the partitions {others:?}, which broker {frozen} does not lead, go on"),
+            Duration::from_secs(6),
+            async || {
+                let now = known_ends(&mut daemon, topic).await;
+                let go_on = others.iter().all(|p| now[p] > before[p]);
+                if go_on {
+                    Ok(now)
+                } else {
+                    Err(format!("{now:?} after {before:?}"))
+                }
+            },
+        )
+        .await;
     }
     victim.resume(frozen);
     let awake = Instant::now();
@@ -155,17 +160,41 @@ async fn a_second_signal_ends_it_at_once(
         &[topic],
         "",
     ));
-    daemon
-        .wait_until("records flow", Duration::from_secs(60), |status| {
-            let partitions = status["mirrors"][0]["partitions"].as_array();
-            partitions.is_some_and(|found| found.len() == 6 && found[0]["state"] == "MIRRORING")
-        })
-        .await;
+    // An append connection must be there: one that is still being made has nothing unanswered.
+    poll_until("records flow", Duration::from_secs(60), async || {
+        let mirrored = daemon
+            .metric_sum("truemirror_records_mirrored_total", &[])
+            .await;
+        (mirrored > 0.0)
+            .then_some(())
+            .ok_or_else(|| "none mirrored".into())
+    })
+    .await;
     let frozen = destination.leader_of(topic, 0).await;
     destination.pause(frozen);
-    sleep(Duration::from_secs(1)).await;
+    // What it fetches from here on can only be appended in vain.
+    let (_, end) = ends(&source.direct_bootstrap(), topic, "read_committed").await[&0];
+    daemon
+        .wait_until(
+            "records behind the freeze are fetched",
+            Duration::from_secs(20),
+            |status| {
+                let fetched = partition(status, topic, 0)
+                    .and_then(|p| p["source_last_stable_offset"].as_i64());
+                fetched.is_some_and(|fetched| fetched > end)
+            },
+        )
+        .await;
     signal(daemon.pid().unwrap(), "TERM");
-    sleep(Duration::from_millis(500)).await;
+    poll_until(
+        "the first signal is heard",
+        Duration::from_secs(5),
+        async || {
+            let heard = daemon.log_lines_with(&["stopping"]);
+            (!heard.is_empty()).then_some(()).ok_or_else(|| "no".into())
+        },
+    )
+    .await;
     let (asked, status) = (
         Instant::now(),
         daemon.terminate(Duration::from_secs(5)).await,
@@ -209,7 +238,7 @@ async fn a_thousand_idle_partitions_cost_next_to_nothing() {
     sleep(Duration::from_secs(3)).await;
     let pid = daemon.pid().unwrap();
     let (cpu, since) = (cpu_time(pid).unwrap(), Instant::now());
-    sleep(Duration::from_secs(if full() { 60 } else { 15 })).await;
+    sleep(Duration::from_secs(scaled(15, 60))).await;
     let used = (cpu_time(pid).unwrap() - cpu).as_secs_f64() / since.elapsed().as_secs_f64();
     let memory = resident_bytes(pid).unwrap() as f64 / 1024.0 / 1024.0;
     eprintln!(

@@ -22,16 +22,13 @@ use support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
 use support::daemon::{Daemon, config};
 use support::kafka::{ClusterOptions, KafkaCluster, unique};
 use support::producer::{Load, LoadCounts};
+use support::status::scaled;
 use tokio::time::{Instant, sleep};
 
 /// Records flow again within this time of a restart or of an election.
 const SOON: Duration = Duration::from_secs(5);
 
 const PARTITIONS: i32 = 6;
-
-fn full() -> bool {
-    std::env::var("TRUEMIRROR_TEST_SCALE").is_ok_and(|scale| scale == "full")
-}
 
 fn seed() -> u64 {
     let seed = std::env::var("TRUEMIRROR_SEED")
@@ -113,7 +110,7 @@ async fn killed_at_random_points_under_load() {
     let mut dice = StdRng::seed_from_u64(seed());
     flows_again(destination, topic, 0, Instant::now()).await;
     let mut slowest = Duration::ZERO;
-    for _ in 0..if full() { 50 } else { 5 } {
+    for _ in 0..scaled(5, 50) {
         sleep(Duration::from_millis(dice.random_range(0..2_500))).await;
         daemon.kill();
         let from = sum_of_ends(destination, topic).await;
@@ -135,7 +132,7 @@ async fn two_processes_on_the_same_partitions() {
     let mut one = Daemon::start(&text);
     let mut other = Daemon::start(&text);
     let mut dice = StdRng::seed_from_u64(seed());
-    for _ in 0..if full() { 20 } else { 3 } {
+    for _ in 0..scaled(3, 20) {
         sleep(Duration::from_millis(dice.random_range(1_000..4_000))).await;
         let victim = if dice.random() { &mut one } else { &mut other };
         victim.kill();
@@ -164,7 +161,7 @@ async fn kill_leaders(
     ));
     let mut dice = StdRng::seed_from_u64(seed());
     flows_again(destination, topic, 0, Instant::now()).await;
-    for round in 0..if full() { 10 } else { 2 } {
+    for round in 0..scaled(2, 10) {
         sleep(Duration::from_millis(dice.random_range(0..1_500))).await;
         let partition = dice.random_range(0..PARTITIONS);
         let leader = victim.leader_of(topic, partition).await;
@@ -256,7 +253,7 @@ async fn moved_leaders(
         &[topic],
         "",
     ));
-    for round in 0..if full() { 10 } else { 2 } {
+    for round in 0..scaled(2, 10) {
         for partition in 0..PARTITIONS {
             let leader = victim.leader_of(topic, partition).await;
             let next = leader % 3 + 1;
