@@ -8,3 +8,4 @@ pub mod error_code;
 pub mod frame;
 pub mod records;
 pub mod schema;
+pub mod state_record;
