@@ -57,8 +57,9 @@
 //! | [`app`] | builds, starts and stops the parts | everything below |
 //! | [`cli`] | what can be said on the command line; one file or directory per command | [`config`], [`domain`], [`kafka`], [`verify`], [`wire`] |
 //! | [`http`] | metrics, health, status; changes nothing | [`config`], [`domain`], [`metrics`], [`mirror`], [`wire`] |
-//! | [`mirror`] | the data path of one mirror | [`config`], [`domain`], [`kafka`], [`metrics`], [`wire`] |
-//! | [`sync`] | what lies around the records: topics, partitions, configs | [`config`], [`domain`], [`kafka`], [`metrics`], [`wire`] |
+//! | [`mirror`] | the data path of one mirror | [`config`], [`coordinator`], [`domain`], [`kafka`], [`metrics`], [`wire`] |
+//! | [`sync`] | what lies around the records: topics, partitions, configs | [`config`], [`coordinator`], [`domain`], [`kafka`], [`metrics`], [`wire`] |
+//! | [`coordinator`] | the state of mirrors: the state topic, who decides, what it says | [`config`], [`domain`], [`kafka`], [`metrics`], [`wire`] |
 //! | [`verify`] | compares two clusters as their consumers see them | [`domain`], [`kafka`], [`wire`] |
 //! | [`kafka`] | the client: connections, leaders, questions | [`config`], [`domain`], [`metrics`], [`wire`] |
 //! | [`wire`] | bytes to values and back | [`domain`] |
@@ -147,6 +148,7 @@
 pub mod app;
 pub mod cli;
 pub mod config;
+pub mod coordinator;
 pub mod domain;
 pub mod http;
 pub mod kafka;

@@ -63,6 +63,8 @@ pub struct Metrics {
     pub duplicate_answers: IntCounter,
     /// `{mirror, reason}`: how often partitions became FAILED.
     pub failures: IntCounterVec,
+    /// `{cause}`: records of the state topic that this version does not know, left where they are.
+    pub state_records_skipped: IntCounterVec,
     /// `{mirror, side}`: seconds that brokers asked us to wait.
     pub throttle_seconds: CounterVec,
     /// `{mirror, side}`: connections that were made after the first.
@@ -181,6 +183,11 @@ impl Metrics {
                 "truemirror_failures_total",
                 "Times that a partition became FAILED, by reason.",
                 &["mirror", "reason"],
+            )?,
+            state_records_skipped: add.int_counters(
+                "truemirror_state_records_skipped_total",
+                "Records of the state topic that this version does not know and leaves where they are, by cause.",
+                &["cause"],
             )?,
             throttle_seconds: add.counters(
                 "truemirror_throttle_seconds_total",

@@ -1,6 +1,7 @@
 //! The outbound Kafka client: connections, leaders, calls. Must not decide anything about mirroring.
 
 pub mod admin;
+pub mod append;
 pub mod backoff;
 pub mod cluster;
 pub mod connect;
@@ -8,6 +9,7 @@ pub mod connection;
 pub mod contact;
 mod driver;
 pub mod fetch_session;
+pub mod fetcher;
 pub mod leaders;
 pub mod offsets;
 mod pool;

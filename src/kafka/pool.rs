@@ -29,6 +29,10 @@ pub enum Lane {
     Markers,
     /// Reads that compare logs.
     Compare,
+    /// Appends to the state log, and the questions that belong to them.
+    State,
+    /// The long poll that follows the state log.
+    StateTail,
 }
 
 /// Whose connection it is.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::partition::{Partition, PartitionKey};
 use crate::domain::append::{Answer, Send};
 use crate::domain::types::{BrokerId, TopicId, TopicPartition};
+use crate::kafka::append::classify;
 use crate::kafka::connection::Connection;
 use crate::wire::api::produce::{
     PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse,
@@ -160,30 +161,6 @@ pub(super) fn outcomes(sent: &[Sent], response: ProduceResponse) -> Vec<Outcome>
             )
         })
         .collect()
-}
-
-/// What an answer means for the batch. A code that says nothing about the batch itself passes, or a look at the log
-/// resolves it; so does any code that is not known here, since appending again is safe and skipping is not.
-fn classify(response: &PartitionProduceResponse) -> Answer {
-    match response.error_code {
-        ErrorCode::NONE => Answer::Appended {
-            base_offset: response.base_offset,
-            repeated: response.log_append_time_ms >= 0,
-        },
-        code @ (ErrorCode::MESSAGE_TOO_LARGE
-        | ErrorCode::RECORD_LIST_TOO_LARGE
-        | ErrorCode::INVALID_RECORD
-        | ErrorCode::INVALID_TIMESTAMP
-        | ErrorCode::CORRUPT_MESSAGE
-        | ErrorCode::UNSUPPORTED_COMPRESSION_TYPE
-        | ErrorCode::UNSUPPORTED_FOR_MESSAGE_FORMAT
-        | ErrorCode::POLICY_VIOLATION
-        | ErrorCode::INVALID_REQUEST
-        | ErrorCode::INVALID_REQUIRED_ACKS
-        | ErrorCode::TOPIC_AUTHORIZATION_FAILED
-        | ErrorCode::CLUSTER_AUTHORIZATION_FAILED) => Answer::Refused(code.0),
-        code => Answer::Transient(code.0),
-    }
 }
 
 /// What an operator can do about a batch that the destination refuses with `code`.

@@ -9,7 +9,7 @@ use tracing::{debug, info};
 use super::appender::{
     LANE_DEPTH, LaneKey, Outcome, REQUEST_BYTES, RequestDraft, Sent, outcomes, remedy,
 };
-use super::fetcher::FetcherKey;
+use super::fetching::FetcherKey;
 use super::partition::PartitionKey;
 use super::{Alarm, COMPARED_AT_ONCE, Event, Mirror, alignment, cause_label, reads};
 use crate::config::Acks;

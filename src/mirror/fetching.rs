@@ -7,14 +7,14 @@ use std::time::Duration;
 use futures::FutureExt;
 use tokio::time::Instant;
 
-use super::fetcher::{FetchFault, FetchOutcome, Fetched, Fetcher, FetcherKey};
 use super::partition::{PartitionKey, Queued, SourceEnds};
 use super::{Alarm, Event, Mirror, leaders_of, reads};
 use crate::domain::plan::{Action, plan};
-use crate::domain::types::TopicPartition;
+use crate::domain::types::{BrokerId, TopicPartition};
 use crate::kafka::cluster::Lane;
 use crate::kafka::contact::chain;
 use crate::kafka::fetch_session::{FetchLimits, Wanted};
+use crate::kafka::fetcher::{FetchFault, FetchOutcome, Fetched, Fetcher};
 use crate::wire::batch::{BatchError, BatchFault};
 use crate::wire::error_code::ErrorCode;
 
@@ -33,6 +33,18 @@ const DAMAGED_AT_MOST: u32 = 3;
 /// The largest part of a broker's share of memory that one Fetch may ask for: one is being appended, one is queued, one is
 /// on its way.
 const SHARES: usize = 3;
+
+/// Which fetcher. Partitions for different destination brokers are fetched apart, so that a frame that one of them holds
+/// on to is charged to that one alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct FetcherKey {
+    /// The source broker that leads the partitions.
+    pub(super) source: BrokerId,
+    /// The destination broker that leads their copies.
+    pub(super) destination: BrokerId,
+    /// Counts up to `fetchers_per_broker`.
+    pub(super) number: u16,
+}
 
 /// A fetcher's place, and whose turn it serves.
 #[derive(Debug)]

@@ -14,7 +14,6 @@ mod alignment;
 mod appender;
 mod appending;
 mod budget;
-mod fetcher;
 mod fetching;
 mod partition;
 mod reads;
@@ -37,13 +36,13 @@ use tracing::{debug, error, info, warn};
 use self::alignment::Alignment;
 use self::appender::{LaneKey, Outcome, ProduceLane, Sent};
 use self::budget::Budget;
-use self::fetcher::{FetchFault, FetchOutcome, Fetcher, FetcherKey};
-use self::fetching::FetcherSeat;
-use self::partition::{Failure, Partition, PartitionKey, producer_id};
+use self::fetching::{FetcherKey, FetcherSeat};
+use self::partition::{Failure, Partition, PartitionKey};
 use self::reads::Reads;
 use crate::config;
 use crate::domain::append::{
     AppendConfig, AppendMachine, Effect, EndRead, FillAnswer, ProducerEntry, ResumeCause,
+    producer_id,
 };
 use crate::domain::desired::{TopicEntry, TopicGate, TopicSet};
 use crate::domain::state::PartitionState;
@@ -53,6 +52,7 @@ use crate::kafka::cluster::{Cluster, Leaders};
 use crate::kafka::connect::ConnectError;
 use crate::kafka::connection::Connection;
 use crate::kafka::contact::Contact;
+use crate::kafka::fetcher::{FetchFault, FetchOutcome, Fetcher};
 use crate::metrics::Metrics;
 
 /// How often status and gauges are renewed, and stalls looked for.
@@ -547,7 +547,7 @@ impl Mirror {
     fn append_config(&self, name: &TopicPartition) -> AppendConfig {
         let held = self.topics.topics.get(&name.topic).map(|entry| &entry.gate);
         AppendConfig {
-            producer_id: producer_id(&self.name, name),
+            producer_id: producer_id(&self.name, name, 0),
             max_in_flight: self.parts.config.append.max_in_flight,
             drain: Duration::from_millis(500),
             first_pause: Duration::from_millis(50),

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::budget::Held;
-use super::fetcher::FetcherKey;
+use super::fetching::FetcherKey;
 use crate::domain::append::{AppendConfig, AppendMachine, Span};
 use crate::domain::state::PartitionState;
 use crate::domain::status::PartitionStatus;
-use crate::domain::types::{BrokerId, LeaderEpoch, ProducerId, TopicId, TopicPartition};
+use crate::domain::types::{BrokerId, LeaderEpoch, TopicId, TopicPartition};
 use crate::metrics::PartitionMetrics;
 use crate::wire::batch::RawBatch;
 
@@ -327,51 +327,4 @@ impl Partition {
             )
         }
     }
-}
-
-/// Our producer id on a partition: far above the ids that brokers hand out, the same in every process and after every
-/// restart. FNV-1a over mirror, topic and partition, in the upper half of the positive range.
-pub(super) fn producer_id(mirror: &str, partition: &TopicPartition) -> ProducerId {
-    let number = partition.partition.to_be_bytes();
-    let parts = [
-        mirror.as_bytes(),
-        &[0],
-        partition.topic.as_bytes(),
-        &[0],
-        &number,
-    ];
-    let hash = parts
-        .concat()
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-    let positive = i64::try_from(hash >> 2).unwrap_or(0);
-    ProducerId((1 << 62) | positive)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn producer_ids_are_fixed_and_far_above_what_brokers_give() {
-        let id = producer_id("eu-to-us", &TopicPartition::new("orders", 3));
-        assert_eq!(
-            id,
-            producer_id("eu-to-us", &TopicPartition::new("orders", 3))
-        );
-        // A change of this number would make every mirror take its own batches for foreign ones.
-        assert_eq!(id, ProducerId(PINNED));
-        assert!(id.0 >= 1 << 62);
-        for other in [
-            producer_id("eu-to-us", &TopicPartition::new("orders", 4)),
-            producer_id("eu-to-us", &TopicPartition::new("order", 3)),
-            producer_id("eu-to-u", &TopicPartition::new("orders", 3)),
-        ] {
-            assert_ne!(id, other);
-        }
-    }
-
-    const PINNED: i64 = 5_955_896_073_670_978_767;
 }

@@ -10,12 +10,11 @@ use futures::future::BoxFuture;
 use super::Event;
 use super::partition::PartitionKey;
 use crate::domain::append::{EndRead, FillAnswer, ProducerEntry};
-use crate::domain::types::{
-    BrokerId, LeaderEpoch, ProducerEpoch, ProducerId, Sequence, TopicPartition,
-};
+use crate::domain::types::{BrokerId, LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition};
 use tokio::time::sleep;
 
 use crate::kafka::admin::{AdminError, describe_broker_configs};
+use crate::kafka::append::entry_of;
 use crate::kafka::cluster::{Cluster, Lane, Topics};
 use crate::kafka::offsets::{OffsetKind, describe_producers, list_offsets};
 use crate::wire::api::txn_markers::{
@@ -189,18 +188,9 @@ async fn read_producers(
         .into_iter()
         .zip(answers)
         .map(|(one, (_, producers))| {
-            let entry = producers.ok().map(|producers| {
-                let ours = producers
-                    .iter()
-                    .find(|producer| producer.producer_id == one.producer_id);
-                ours.and_then(|producer| {
-                    Some(ProducerEntry {
-                        epoch: ProducerEpoch(i16::try_from(producer.producer_epoch).ok()?),
-                        last_sequence: (producer.last_sequence >= 0)
-                            .then_some(Sequence(producer.last_sequence)),
-                    })
-                })
-            });
+            let entry = producers
+                .ok()
+                .map(|producers| entry_of(&producers, one.producer_id));
             (one.key, one.generation, entry)
         })
         .collect()

@@ -34,6 +34,7 @@
 //! - After a doubt nothing is sent until the high watermark has reached the log end: what is below can no longer be lost.
 
 mod exchange;
+mod producer;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -42,6 +43,7 @@ pub use exchange::{
     Answer, AppendConfig, AppendFailure, Comparison, Effect, EndRead, FillAnswer, ProducerEntry,
     ResumeCause, Send, Span,
 };
+pub use producer::producer_id;
 
 use crate::domain::types::{LeaderEpoch, ProducerEpoch, ProducerId, Sequence};
 

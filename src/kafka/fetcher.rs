@@ -1,13 +1,13 @@
-//! One fetcher: a long poll at one source broker for the partitions that go to one destination broker. Must not decide what
-//! its batches mean.
+//! One fetcher: long polls at one broker for many partitions, in a session, with the batches of each answer walked. Must not
+//! decide what the batches mean.
 
 use std::time::Duration;
 
+use super::cluster::{Cluster, Lane};
+use super::connect::ConnectError;
+use super::connection::{Connection, RequestError};
+use super::fetch_session::{FetchLimits, FetchSession, Wanted};
 use crate::domain::types::{BrokerId, LeaderEpoch, TopicPartition};
-use crate::kafka::cluster::{Cluster, Lane};
-use crate::kafka::connect::ConnectError;
-use crate::kafka::connection::{Connection, RequestError};
-use crate::kafka::fetch_session::{FetchLimits, FetchSession, Wanted};
 use crate::wire::api::fetch::PartitionData;
 use crate::wire::batch::{BatchError, Batches, RawBatch};
 use crate::wire::error_code::ErrorCode;
@@ -15,63 +15,61 @@ use crate::wire::error_code::ErrorCode;
 /// No batch is larger: `max.message.bytes` is an int, and a frame must hold it.
 const BATCH_LIMIT_BYTES: usize = 256 * 1024 * 1024;
 
-/// Which fetcher. Partitions for different destination brokers are fetched apart, so that a frame that one of them holds
-/// on to is charged to that one alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct FetcherKey {
-    /// The source broker that leads the partitions.
-    pub(super) source: BrokerId,
-    /// The destination broker that leads their copies.
-    pub(super) destination: BrokerId,
-    /// Counts up to `fetchers_per_broker`.
-    pub(super) number: u16,
-}
-
 /// The session of one fetcher with its broker.
 #[derive(Debug, Default)]
-pub(super) struct Fetcher {
+pub struct Fetcher {
     connection: Option<Connection>,
     session: FetchSession,
 }
 
 /// What one answer says of one partition.
 #[derive(Debug)]
-pub(super) struct Fetched {
-    pub(super) partition: TopicPartition,
-    pub(super) error_code: ErrorCode,
-    pub(super) high_watermark: i64,
-    pub(super) last_stable_offset: i64,
-    pub(super) log_start_offset: i64,
+pub struct Fetched {
+    /// Which one.
+    pub partition: TopicPartition,
+    /// The broker's code for it.
+    pub error_code: ErrorCode,
+    /// The next offset that is not replicated.
+    pub high_watermark: i64,
+    /// The next offset that is not decided.
+    pub last_stable_offset: i64,
+    /// The first offset that is there, inclusive.
+    pub log_start_offset: i64,
     /// End of the last epoch that both logs share, if ours has another tail.
-    pub(super) diverging: Option<(LeaderEpoch, i64)>,
+    pub diverging: Option<(LeaderEpoch, i64)>,
     /// Whole batches in log order, CRC checked.
-    pub(super) batches: Vec<RawBatch>,
+    pub batches: Vec<RawBatch>,
     /// What stands behind them and is no batch.
-    pub(super) fault: Option<BatchError>,
+    pub fault: Option<BatchError>,
 }
 
 /// One answer.
 #[derive(Debug, Default)]
-pub(super) struct FetchOutcome {
-    pub(super) partitions: Vec<Fetched>,
+pub struct FetchOutcome {
+    /// What it says of each partition that it has news of.
+    pub partitions: Vec<Fetched>,
     /// Bytes of records in it.
-    pub(super) record_bytes: usize,
+    pub record_bytes: usize,
 }
 
 /// Why there is none.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum FetchFault {
+pub enum FetchFault {
     /// The broker cannot be reached.
-    #[error("cannot reach source broker {broker}")]
+    #[error("cannot reach broker {broker}")]
     Connect {
+        /// Who.
         broker: BrokerId,
+        /// Why.
         #[source]
         source: ConnectError,
     },
     /// It did not answer.
-    #[error("source broker {broker} did not answer Fetch")]
+    #[error("broker {broker} did not answer Fetch")]
     Request {
+        /// Who.
         broker: BrokerId,
+        /// Why.
         #[source]
         source: RequestError,
     },
@@ -79,7 +77,7 @@ pub(super) enum FetchFault {
 
 impl FetchFault {
     /// As a metric's label.
-    pub(super) fn label(&self) -> &'static str {
+    pub fn label(&self) -> &'static str {
         match self {
             Self::Connect { .. } => "connection",
             Self::Request {
@@ -93,14 +91,14 @@ impl FetchFault {
 
 impl Fetcher {
     /// The pauses that the broker has asked for on the connection that is open now.
-    pub(super) fn throttled(&self) -> Duration {
+    pub fn throttled(&self) -> Duration {
         self.connection
             .as_ref()
             .map_or(Duration::ZERO, |connection| connection.throttling().total)
     }
 
     /// Asks once. The fetcher comes back with the answer.
-    pub(super) async fn fetch(
+    pub async fn fetch(
         mut self,
         cluster: Cluster,
         broker: BrokerId,

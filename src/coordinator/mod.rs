@@ -1,0 +1,450 @@
+//! The state of mirrors: who coordinates which part of it, and how it is asked and changed. Must not know the data path, the
+//! listener or what lies around the records; they know it, through [`Handle`].
+//!
+//! ```text
+//! owner of a partition ──Handle──► actor of its state partition ──append──► state topic
+//! operator, sync       ──Handle──►   (decide, append, apply, answer)            │
+//!                          ▲                                                    ▼
+//!                          └────────────── read model ◄───────── tail of the whole topic
+//! ```
+
+mod actor;
+mod log;
+mod model;
+mod tail;
+mod topic;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use self::actor::{Actor, Identity, Job};
+use self::log::StateLog;
+pub use self::model::ReadModel;
+use self::tail::Tail;
+pub use self::topic::{StateTopic, StateTopicError};
+use crate::domain::route;
+use crate::domain::shard::{Draft, PartitionWrite, Refusal, TopicChange};
+use crate::domain::state_log::{MirrorPartition, PartitionValue, TopicValue};
+use crate::domain::types::TopicPartition;
+use crate::kafka::backoff::Backoff;
+use crate::kafka::cluster::Cluster;
+use crate::kafka::contact::chain;
+use crate::metrics::Metrics;
+
+/// Requests that wait for one state partition.
+const QUEUE: usize = 1024;
+
+/// Pauses between looks at the state topic while it cannot be used.
+const RETRIES: Backoff = Backoff {
+    first: Duration::from_millis(100),
+    cap: Duration::from_secs(5),
+};
+
+/// Why a state was neither read nor written. All of them pass: ask again after a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// The state partition is being loaded, or the outcome of the last append to it is not known.
+    #[error("the state is being loaded")]
+    Loading,
+    /// Nobody is known to coordinate the state partition.
+    #[error("nobody coordinates this state yet")]
+    NoCoordinator,
+    /// More requests wait than there is room for.
+    #[error("too many requests wait for this state")]
+    Busy,
+}
+
+/// One state partition of ours.
+#[derive(Clone, Debug)]
+struct Seat {
+    jobs: mpsc::Sender<Job>,
+}
+
+/// How the state of mirrors is asked and changed. Cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    seats: watch::Receiver<Arc<BTreeMap<i32, Seat>>>,
+    loaded: watch::Receiver<BTreeSet<i32>>,
+    model: ReadModel,
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").finish_non_exhaustive()
+    }
+}
+
+impl Handle {
+    /// What the whole state topic says, as far as it has been read.
+    pub fn model(&self) -> &ReadModel {
+        &self.model
+    }
+
+    /// State partitions of ours that have not been loaded yet; all of them while that is not known.
+    pub fn loading(&self) -> Vec<i32> {
+        let loaded = self.loaded.borrow();
+        let seats = self.seats.borrow();
+        seats
+            .keys()
+            .filter(|index| !loaded.contains(index))
+            .copied()
+            .collect()
+    }
+
+    /// True once the state topic can be read and every state partition of ours is loaded.
+    pub fn is_ready(&self) -> bool {
+        self.model.is_loaded() && self.loading().is_empty()
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        place: impl FnOnce(i32) -> i32 + Send,
+        act: impl FnOnce(&mut Draft<'_>) -> T + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        let count = self.model.partitions();
+        if count == 0 {
+            return Err(Unavailable::NoCoordinator);
+        }
+        let jobs = {
+            let seats = self.seats.borrow();
+            let seat = seats.get(&place(count)).ok_or(Unavailable::NoCoordinator)?;
+            seat.jobs.clone()
+        };
+        let (answer, answered) = oneshot::channel();
+        let job = Job(Box::new(move |draft| {
+            let outcome = act(draft);
+            Box::new(move || {
+                let _nobody_waits = answer.send(outcome);
+            })
+        }));
+        jobs.try_send(job).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Unavailable::Busy,
+            mpsc::error::TrySendError::Closed(_) => Unavailable::NoCoordinator,
+        })?;
+        answered.await.map_err(|_| Unavailable::Loading)
+    }
+
+    /// Writes states of one mirror's partitions, each by itself, and answers with their state epochs in the order asked.
+    pub async fn write(
+        &self,
+        writes: Vec<(MirrorPartition, PartitionWrite)>,
+    ) -> Vec<Result<Result<i32, Refusal>, Unavailable>> {
+        let count = self.model.partitions();
+        let mut by_place: BTreeMap<i32, Vec<(usize, MirrorPartition, PartitionWrite)>> =
+            BTreeMap::new();
+        let total = writes.len();
+        for (at, (key, write)) in writes.into_iter().enumerate() {
+            let place = route::of_partition(&key.mirror, &key.partition, count);
+            by_place.entry(place).or_default().push((at, key, write));
+        }
+        let asked = by_place.into_iter().map(|(place, writes)| async move {
+            let order: Vec<usize> = writes.iter().map(|(at, _, _)| *at).collect();
+            let act = move |draft: &mut Draft<'_>| {
+                let each = writes.iter();
+                each.map(|(_, key, write)| draft.write_partition(key, write))
+                    .collect::<Vec<_>>()
+            };
+            match self.ask(|_| place, act).await {
+                Ok(answers) => order
+                    .into_iter()
+                    .zip(answers.into_iter().map(Ok))
+                    .collect::<Vec<_>>(),
+                Err(unavailable) => order.into_iter().map(|at| (at, Err(unavailable))).collect(),
+            }
+        });
+        let mut answers: Vec<_> =
+            std::iter::repeat_n(Err(Unavailable::NoCoordinator), total).collect();
+        for (at, answer) in futures::future::join_all(asked).await.into_iter().flatten() {
+            if let Some(place) = answers.get_mut(at) {
+                *place = answer;
+            }
+        }
+        answers
+    }
+
+    /// The state of a partition as its coordinator knows it.
+    ///
+    /// # Errors
+    /// See [`Unavailable`].
+    pub async fn read(&self, key: MirrorPartition) -> Result<Option<PartitionValue>, Unavailable> {
+        let place = {
+            let key = key.clone();
+            move |count| route::of_partition(&key.mirror, &key.partition, count)
+        };
+        self.ask(place, move |draft| draft.partition(&key).cloned())
+            .await
+    }
+
+    /// Changes what is wanted of topics of a mirror, each by itself; true where that is news. See [`Draft::change_topic`].
+    ///
+    /// # Errors
+    /// See [`Unavailable`].
+    pub async fn change_topics(
+        &self,
+        mirror: Arc<str>,
+        topics: Vec<Arc<str>>,
+        change: TopicChange,
+        seen_offset: Option<i64>,
+    ) -> Result<Vec<Result<bool, Refusal>>, Unavailable> {
+        let name = Arc::clone(&mirror);
+        self.ask(
+            move |count| route::of_mirror(&name, count),
+            move |draft| {
+                let each = topics.iter();
+                each.map(|topic| draft.change_topic(&mirror, topic, change, seen_offset))
+                    .collect()
+            },
+        )
+        .await
+    }
+
+    /// Remembers what is to be remembered of a topic before it is worked on.
+    ///
+    /// # Errors
+    /// See [`Unavailable`].
+    pub async fn remember_topic(
+        &self,
+        mirror: Arc<str>,
+        topic: Arc<str>,
+        value: TopicValue,
+    ) -> Result<(), Unavailable> {
+        let name = Arc::clone(&mirror);
+        self.ask(
+            move |count| route::of_mirror(&name, count),
+            move |draft| draft.remember_topic(&mirror, &topic, value),
+        )
+        .await
+    }
+
+    /// Pins the source cluster's id at first contact; answers with the one that is pinned.
+    ///
+    /// # Errors
+    /// See [`Unavailable`].
+    pub async fn remember_mirror(
+        &self,
+        mirror: Arc<str>,
+        source_cluster_id: Arc<str>,
+        fingerprint: i64,
+    ) -> Result<Arc<str>, Unavailable> {
+        let name = Arc::clone(&mirror);
+        self.ask(
+            move |count| route::of_mirror(&name, count),
+            move |draft| {
+                draft.remember_mirror(&mirror, &source_cluster_id, fingerprint);
+                let pinned = draft.mirror(&mirror).map(|value| &value.source_cluster_id);
+                pinned.map(Arc::clone).unwrap_or(source_cluster_id)
+            },
+        )
+        .await
+    }
+}
+
+/// What the coordinators of one process need.
+pub struct CoordinatorParts {
+    /// The destination, through connections of their own.
+    pub cluster: Cluster,
+    /// The state topic.
+    pub topic: StateTopic,
+    /// Which of its partitions are ours; all while nobody shares the work.
+    pub own: watch::Receiver<Option<Arc<BTreeSet<i32>>>>,
+    /// The sidecar's id.
+    pub sidecar: Arc<str>,
+    /// Which run of it.
+    pub incarnation: Arc<str>,
+    /// The listener, `host:port`.
+    pub address: Arc<str>,
+    /// Time limit of one request.
+    pub request_timeout: Duration,
+    /// The broker's `producer.id.expiration.ms`.
+    pub producer_expiration: Duration,
+    /// The wall clock, in milliseconds since 1970.
+    pub wall_clock_ms: fn() -> i64,
+    /// Metrics of the process.
+    pub metrics: Metrics,
+}
+
+impl fmt::Debug for CoordinatorParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CoordinatorParts")
+            .field("topic", &self.topic)
+            .field("sidecar", &self.sidecar)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Coordinators that have not been started yet, and the handle to ask them.
+#[derive(Debug)]
+pub struct Coordinators {
+    parts: CoordinatorParts,
+    seats: watch::Sender<Arc<BTreeMap<i32, Seat>>>,
+    loaded: watch::Sender<BTreeSet<i32>>,
+    model: ReadModel,
+}
+
+impl Coordinators {
+    /// The coordinators of this process, and how they are asked.
+    pub fn new(parts: CoordinatorParts) -> (Self, Handle) {
+        let seats = watch::Sender::new(Arc::default());
+        let loaded = watch::Sender::new(BTreeSet::new());
+        let model = ReadModel::default();
+        let handle = Handle {
+            seats: seats.subscribe(),
+            loaded: loaded.subscribe(),
+            model: model.clone(),
+        };
+        let coordinators = Self {
+            parts,
+            seats,
+            loaded,
+            model,
+        };
+        (coordinators, handle)
+    }
+
+    /// Runs until it is stopped: prepares the state topic, follows it, and coordinates the state partitions that are ours.
+    pub async fn run(mut self, stop: CancellationToken) {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = self.prepare() => {}
+        }
+        let count = self.parts.topic.partitions;
+        self.model.reset(usize::try_from(count).unwrap_or(0));
+        let tail = Tail {
+            cluster: self.parts.cluster.clone(),
+            topic: Arc::clone(&self.parts.topic.name),
+            partitions: count,
+            request_timeout: self.parts.request_timeout,
+            model: self.model.clone(),
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(tail.run(stop.child_token()));
+        let mut running: BTreeMap<i32, CancellationToken> = BTreeMap::new();
+        loop {
+            let own = match &*self.parts.own.borrow_and_update() {
+                Some(own) => BTreeSet::clone(own),
+                None => (0..count).collect(),
+            };
+            self.seat(&own, &mut running, &mut tasks, &stop);
+            tokio::select! {
+                () = stop.cancelled() => break,
+                changed = self.parts.own.changed() => {
+                    if changed.is_err() {
+                        stop.cancelled().await;
+                        break;
+                    }
+                }
+                Some(_ended) = tasks.join_next() => {}
+            }
+        }
+        self.seats.send_replace(Arc::default());
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// Starts the actors of partitions that became ours and ends those of others.
+    fn seat(
+        &self,
+        own: &BTreeSet<i32>,
+        running: &mut BTreeMap<i32, CancellationToken>,
+        tasks: &mut JoinSet<()>,
+        stop: &CancellationToken,
+    ) {
+        let mut seats = BTreeMap::clone(&self.seats.borrow());
+        seats.retain(|index, _| own.contains(index));
+        running.retain(|index, stop| {
+            let ours = own.contains(index);
+            if !ours {
+                stop.cancel();
+                self.loaded.send_if_modified(|loaded| loaded.remove(index));
+            }
+            ours
+        });
+        for index in own {
+            if running.contains_key(index) {
+                continue;
+            }
+            let stop_actor = stop.child_token();
+            let (jobs, queue) = mpsc::channel(QUEUE);
+            seats.insert(*index, Seat { jobs });
+            running.insert(*index, stop_actor.clone());
+            let actor = self.actor(*index, queue);
+            tasks.spawn(actor.run(stop_actor));
+        }
+        self.seats.send_replace(Arc::new(seats));
+    }
+
+    fn actor(&self, index: i32, jobs: mpsc::Receiver<Job>) -> Actor {
+        let parts = &self.parts;
+        let partition = TopicPartition {
+            topic: Arc::clone(&parts.topic.name),
+            partition: index,
+        };
+        let loaded = self.loaded.clone();
+        Actor {
+            index,
+            identity: Identity {
+                sidecar: Arc::clone(&parts.sidecar),
+                incarnation: Arc::clone(&parts.incarnation),
+                address: Arc::clone(&parts.address),
+            },
+            log: StateLog::new(
+                parts.cluster.clone(),
+                partition,
+                parts.producer_expiration,
+                parts.wall_clock_ms,
+                parts.metrics.clone(),
+            ),
+            jobs,
+            wall_clock_ms: parts.wall_clock_ms,
+            loaded: Box::new(move |is| {
+                loaded.send_if_modified(|all| {
+                    if is {
+                        all.insert(index)
+                    } else {
+                        all.remove(&index)
+                    }
+                });
+            }),
+        }
+    }
+
+    /// Until the state topic is there and as it must be.
+    async fn prepare(&self) {
+        let topic = &self.parts.topic;
+        let mut failures = 0_u32;
+        let mut said: Option<String> = None;
+        loop {
+            match topic::prepare(&self.parts.cluster, topic, self.parts.request_timeout).await {
+                Ok(true) => break,
+                Ok(false) => {
+                    sleep(RETRIES.first).await;
+                    continue;
+                }
+                Err(fault) => {
+                    failures = failures.saturating_add(1);
+                    let words = chain(&fault).to_string();
+                    if said.as_ref() != Some(&words) {
+                        if fault.needs_a_person() {
+                            error!(topic = %topic.name, error = %words, "the state topic cannot be used, nothing is mirrored");
+                        } else {
+                            warn!(topic = %topic.name, error = %words, "the state topic cannot be used yet, trying until it can");
+                        }
+                        said = Some(words);
+                    }
+                    sleep(RETRIES.pause(failures, rand::random())).await;
+                }
+            }
+        }
+        if said.is_some() {
+            info!(topic = %topic.name, "the state topic can be used");
+        }
+        self.parts.cluster.set_topics([Arc::clone(&topic.name)]);
+    }
+}

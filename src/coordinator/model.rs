@@ -1,0 +1,235 @@
+//! What the whole state topic says, as the last look at it found: the read model of one sidecar. Must not be taken for the
+//! truth where something is decided: the coordinators decide.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use tokio::sync::watch;
+
+use crate::domain::route;
+use crate::domain::shard::Shard;
+use crate::domain::state_log::{
+    LastMirrorEpochsValue, MirrorPartition, MirrorValue, PartitionValue, StateKey, StateRecord,
+    StateValue, TopicValue,
+};
+
+/// One state partition as it was read.
+#[derive(Debug, Default)]
+struct Followed {
+    shard: Shard,
+    /// Up to here, exclusive, it has been read.
+    end: i64,
+    /// It has been read up to what was replicated at some moment since the start.
+    caught_up: bool,
+}
+
+#[derive(Debug)]
+struct Inner {
+    shards: RwLock<Vec<Followed>>,
+    version: watch::Sender<u64>,
+}
+
+/// The read model. Cheap to clone; all clones show the same.
+///
+/// Memory: as the [`Shard`]s in it.
+#[derive(Clone, Debug)]
+pub struct ReadModel {
+    inner: Arc<Inner>,
+}
+
+impl Default for ReadModel {
+    fn default() -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                shards: RwLock::default(),
+                version: watch::Sender::new(0),
+            }),
+        }
+    }
+}
+
+impl ReadModel {
+    fn read(&self) -> RwLockReadGuard<'_, Vec<Followed>> {
+        self.inner
+            .shards
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets everything and waits for this many partitions.
+    pub(super) fn reset(&self, partitions: usize) {
+        let mut shards = self
+            .inner
+            .shards
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *shards = std::iter::repeat_with(Followed::default)
+            .take(partitions)
+            .collect();
+    }
+
+    /// Takes in what was read of one partition: records with their offsets, the next offset, and whether everything that is
+    /// replicated is among it.
+    pub(super) fn take(
+        &self,
+        partition: i32,
+        records: Vec<(i64, StateRecord)>,
+        end: i64,
+        caught_up: bool,
+    ) {
+        {
+            let mut shards = self
+                .inner
+                .shards
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
+            let place = usize::try_from(partition).ok();
+            let Some(followed) = place.and_then(|place| shards.get_mut(place)) else {
+                return;
+            };
+            let news = !records.is_empty() || caught_up && !followed.caught_up;
+            for (offset, record) in records {
+                followed.shard.apply(offset, record);
+            }
+            followed.end = followed.end.max(end);
+            followed.caught_up |= caught_up;
+            if !news {
+                return;
+            }
+        }
+        self.inner
+            .version
+            .send_modify(|version| *version = version.wrapping_add(1));
+    }
+
+    /// Wakes whenever something has been read.
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.inner.version.subscribe()
+    }
+
+    /// How many state partitions there are; 0 while that is not known.
+    pub fn partitions(&self) -> i32 {
+        i32::try_from(self.read().len()).unwrap_or(0)
+    }
+
+    /// True once every state partition has been read to where it ended at some moment since the start.
+    pub fn is_loaded(&self) -> bool {
+        let shards = self.read();
+        !shards.is_empty() && shards.iter().all(|followed| followed.caught_up)
+    }
+
+    /// The next offset to be read of a state partition.
+    pub fn end(&self, partition: i32) -> i64 {
+        let shards = self.read();
+        let place = usize::try_from(partition).ok();
+        place
+            .and_then(|place| shards.get(place))
+            .map_or(0, |followed| followed.end)
+    }
+
+    fn value<T>(
+        &self,
+        place: impl FnOnce(i32) -> i32,
+        key: &StateKey,
+        pick: impl FnOnce(&StateValue) -> Option<T>,
+    ) -> Option<T> {
+        let shards = self.read();
+        let index = place(i32::try_from(shards.len()).ok()?);
+        let followed = shards.get(usize::try_from(index).ok()?)?;
+        followed.shard.get(key).and_then(pick)
+    }
+
+    /// The state of a partition.
+    pub fn partition(&self, key: &MirrorPartition) -> Option<PartitionValue> {
+        self.value(
+            |count| route::of_partition(&key.mirror, &key.partition, count),
+            &StateKey::Partition(key.clone()),
+            |value| match value {
+                StateValue::Partition(value) => Some(value.clone()),
+                _ => None,
+            },
+        )
+    }
+
+    /// How far a partition was mirrored when it was last stopped.
+    pub fn last_mirror(&self, key: &MirrorPartition) -> Option<LastMirrorEpochsValue> {
+        self.value(
+            |count| route::of_partition(&key.mirror, &key.partition, count),
+            &StateKey::LastMirrorEpochs(key.clone()),
+            |value| match value {
+                StateValue::LastMirrorEpochs(value) => Some(*value),
+                _ => None,
+            },
+        )
+    }
+
+    /// What is remembered of a topic.
+    pub fn topic(&self, mirror: &Arc<str>, topic: &Arc<str>) -> Option<TopicValue> {
+        let key = StateKey::Topic {
+            mirror: Arc::clone(mirror),
+            topic: Arc::clone(topic),
+        };
+        self.value(
+            |count| route::of_mirror(mirror, count),
+            &key,
+            |value| match value {
+                StateValue::Topic(value) => Some(value.clone()),
+                _ => None,
+            },
+        )
+    }
+
+    /// What is remembered of a mirror.
+    pub fn mirror(&self, mirror: &Arc<str>) -> Option<MirrorValue> {
+        let key = StateKey::Mirror {
+            mirror: Arc::clone(mirror),
+        };
+        self.value(
+            |count| route::of_mirror(mirror, count),
+            &key,
+            |value| match value {
+                StateValue::Mirror(value) => Some(value.clone()),
+                _ => None,
+            },
+        )
+    }
+
+    /// Every mirror that something is remembered of.
+    pub fn mirrors(&self) -> BTreeMap<Arc<str>, MirrorValue> {
+        let shards = self.read();
+        let all = shards.iter().flat_map(|followed| followed.shard.iter());
+        all.filter_map(|(key, value)| match (key, value) {
+            (StateKey::Mirror { mirror }, StateValue::Mirror(value)) => {
+                Some((Arc::clone(mirror), value.clone()))
+            }
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// Every topic of a mirror that something is remembered of.
+    pub fn topics(&self, of: &str) -> BTreeMap<Arc<str>, TopicValue> {
+        let shards = self.read();
+        let all = shards.iter().flat_map(|followed| followed.shard.iter());
+        all.filter_map(|(key, value)| match (key, value) {
+            (StateKey::Topic { mirror, topic }, StateValue::Topic(value)) if **mirror == *of => {
+                Some((Arc::clone(topic), value.clone()))
+            }
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// Every partition of a mirror that has a state.
+    pub fn partitions_of(&self, of: &str) -> BTreeMap<MirrorPartition, PartitionValue> {
+        let shards = self.read();
+        let all = shards.iter().flat_map(|followed| followed.shard.iter());
+        all.filter_map(|(key, value)| match (key, value) {
+            (StateKey::Partition(key), StateValue::Partition(value)) if *key.mirror == *of => {
+                Some((key.clone(), value.clone()))
+            }
+            _ => None,
+        })
+        .collect()
+    }
+}
