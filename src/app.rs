@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::config::{self, Config, HostPort};
+use crate::coordinator::{CoordinatorParts, Coordinators, Handle, StateTopic};
 use crate::domain::status::{MirrorStatus, Status};
 use crate::http;
 use crate::kafka::cluster::{Cluster, ClusterOptions, Side};
@@ -87,6 +88,9 @@ impl AppError {
     }
 }
 
+/// The session of a sidecar that does not hear of a stop, and the time in which requests of its may still be on their way.
+const UNFENCED_WAIT: Duration = Duration::from_millis(10_500);
+
 /// Mirrors give up unanswered appends after 8 s; an orderly stop takes less than 10 s.
 const STOP_DEADLINE: Duration = Duration::from_millis(9_500);
 
@@ -107,6 +111,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
 
     let stop = CancellationToken::new();
     let mut parts: JoinSet<Result<(), AppError>> = JoinSet::new();
+    let states = start_coordinators(&config, &metrics, &mut parts, &stop)?;
     let mut mirrors = Vec::new();
     let memory_bytes = config.limits.memory_bytes / config.mirrors.len().max(1);
     for mirror in &config.mirrors {
@@ -115,6 +120,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
             mirror,
             memory_bytes,
             &metrics,
+            &states,
             &mut parts,
             &stop,
         )?);
@@ -127,7 +133,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let sources = http::Sources {
         refresh: refresh_contacts(&metrics, &mirrors),
         metrics,
-        readiness: readiness(&mirrors),
+        readiness: readiness(&mirrors, states.clone()),
         status: status(&mirrors, started_at_seconds, &config),
     };
     let http_stop = CancellationToken::new();
@@ -198,30 +204,74 @@ struct MirrorView {
     destination: Cluster,
 }
 
+/// A handle on the destination, with connections of its own.
+fn cluster(
+    config: &Config,
+    mirror: &str,
+    side: Side,
+    servers: &[HostPort],
+) -> Result<Cluster, AppError> {
+    let connection = &config.destination.connection;
+    let options = ClusterOptions {
+        client_id: connection.client_id.clone(),
+        connect_timeout: connection.connect_timeout,
+        request_timeout: connection.request_timeout,
+        socket_buffer_bytes: Some(connection.socket_buffer_bytes),
+        ..ClusterOptions::new(side, servers.iter().map(HostPort::to_string).collect())
+    };
+    Cluster::new(options).map_err(|source| AppError::Address {
+        mirror: mirror.to_owned(),
+        side,
+        source,
+    })
+}
+
+/// Starts the coordinators of the state topic.
+fn start_coordinators(
+    config: &Config,
+    metrics: &Metrics,
+    parts: &mut JoinSet<Result<(), AppError>>,
+    stop: &CancellationToken,
+) -> Result<Handle, AppError> {
+    let servers = &config.destination.bootstrap_servers;
+    let cluster = cluster(config, "", Side::Destination, servers)?;
+    let (coordinators, handle) = Coordinators::new(CoordinatorParts {
+        cluster: cluster.clone(),
+        topic: StateTopic {
+            name: config.state.topic.as_str().into(),
+            partitions: config.state.partitions,
+            replication_factor: config.state.replication_factor,
+        },
+        own: watch::channel(None).1,
+        sidecar: "truemirror".into(),
+        incarnation: format!("{:016x}", rand::random::<u64>()).into(),
+        address: "".into(),
+        request_timeout: config.destination.connection.request_timeout,
+        producer_expiration: Duration::from_secs(24 * 60 * 60),
+        wall_clock_ms,
+        metrics: metrics.clone(),
+    });
+    let stop = stop.clone();
+    parts.spawn(async move {
+        coordinators.run(stop).await;
+        cluster.close().await;
+        Ok(())
+    });
+    Ok(handle)
+}
+
 /// Starts the two tasks of a mirror: its topics and its data path.
 fn start_mirror(
     config: &Config,
     mirror: &config::Mirror,
     memory_bytes: usize,
     metrics: &Metrics,
+    states: &Handle,
     parts: &mut JoinSet<Result<(), AppError>>,
     stop: &CancellationToken,
 ) -> Result<MirrorView, AppError> {
     let connection = &config.destination.connection;
-    let cluster = |side, servers: &[HostPort]| {
-        let options = ClusterOptions {
-            client_id: connection.client_id.clone(),
-            connect_timeout: connection.connect_timeout,
-            request_timeout: connection.request_timeout,
-            socket_buffer_bytes: Some(connection.socket_buffer_bytes),
-            ..ClusterOptions::new(side, servers.iter().map(HostPort::to_string).collect())
-        };
-        Cluster::new(options).map_err(|source| AppError::Address {
-            mirror: mirror.name.clone(),
-            side,
-            source,
-        })
-    };
+    let cluster = |side, servers: &[HostPort]| cluster(config, &mirror.name, side, servers);
     let source = cluster(Side::Source, &mirror.source.bootstrap_servers)?;
     let destination = cluster(Side::Destination, &config.destination.bootstrap_servers)?;
     let source_contact = Arc::new(Contact::new(&mirror.name, Side::Source));
@@ -268,6 +318,7 @@ fn start_mirror(
         destination_contact,
         sets,
         hold_wanted,
+        states.clone(),
         stop.clone(),
     );
     parts.spawn(async move {
@@ -288,6 +339,8 @@ fn start_mirror(
         status,
         metrics: metrics.clone(),
         wall_clock_ms,
+        states: states.clone(),
+        unfenced_wait: UNFENCED_WAIT,
         stop: stop.clone(),
     });
     parts.spawn(async move {
@@ -315,7 +368,7 @@ fn destination_view(mirrors: &[MirrorView]) -> ContactView {
     views.into_iter().next().unwrap_or_default()
 }
 
-fn readiness(mirrors: &Arc<[MirrorView]>) -> http::ReadinessSource {
+fn readiness(mirrors: &Arc<[MirrorView]>, states: Handle) -> http::ReadinessSource {
     let mirrors = Arc::clone(mirrors);
     Arc::new(move || {
         let view = destination_view(&mirrors);
@@ -323,9 +376,11 @@ fn readiness(mirrors: &Arc<[MirrorView]>) -> http::ReadinessSource {
             Some(error) => format!("the destination cluster cannot be reached: {error}"),
             None => "the destination cluster has not answered yet".to_owned(),
         });
-        http::Readiness {
-            missing: missing.into_iter().collect(),
+        let mut missing: Vec<String> = missing.into_iter().collect();
+        if !states.is_ready() {
+            missing.push("the state topic is not loaded yet".to_owned());
         }
+        http::Readiness { missing }
     })
 }
 

@@ -26,9 +26,11 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use truemirror::config::{NamePatterns, TopicFilter};
+use truemirror::coordinator::{CoordinatorParts, Coordinators, StateTopic};
 use truemirror::domain::desired::{TopicEntry, TopicGate, TopicSet};
 use truemirror::kafka::cluster::{Cluster, ClusterOptions, Side};
 use truemirror::kafka::contact::Contact;
+use truemirror::metrics::Metrics;
 use truemirror::sync::topics::{TopicsError, TopicsOptions, run};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -46,6 +48,7 @@ struct Topics {
     sets: watch::Receiver<Arc<TopicSet>>,
     hold_wanted: mpsc::Sender<Arc<str>>,
     running: JoinSet<Result<(), TopicsError>>,
+    _coordinating: JoinSet<()>,
     stop: CancellationToken,
 }
 
@@ -79,6 +82,24 @@ impl Topics {
         let (sender, sets) = watch::channel(Arc::default());
         let (hold_wanted, asked) = mpsc::channel(16);
         let stop = CancellationToken::new();
+        let (coordinators, states) = Coordinators::new(CoordinatorParts {
+            cluster: cluster(destination, Side::Destination),
+            topic: StateTopic {
+                name: unique("__state").into(),
+                partitions: 2,
+                replication_factor: 1,
+            },
+            own: watch::channel(None).1,
+            sidecar: "test".into(),
+            incarnation: unique("run").into(),
+            address: "".into(),
+            request_timeout: Duration::from_secs(20),
+            producer_expiration: Duration::from_secs(86_400),
+            wall_clock_ms: || 1_800_000_000_000,
+            metrics: Metrics::new("test").unwrap(),
+        });
+        let mut coordinating = JoinSet::new();
+        coordinating.spawn(coordinators.run(stop.clone()));
         let mut running = JoinSet::new();
         running.spawn(run(
             options,
@@ -88,12 +109,14 @@ impl Topics {
             contact(Side::Destination),
             sender,
             asked,
+            states,
             stop.clone(),
         ));
         Self {
             sets,
             hold_wanted,
             running,
+            _coordinating: coordinating,
             stop,
         }
     }

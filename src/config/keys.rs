@@ -9,7 +9,7 @@ use tracing_subscriber::EnvFilter;
 use super::document::{Section, Text};
 use super::{
     Acks, Append, Config, Connection, Destination, Fetch, HostPort, Http, Limits, Log, LogFormat,
-    Mirror, NamePatterns, Source, TopicFilter, Topics,
+    Mirror, NamePatterns, Source, State, TopicFilter, Topics,
 };
 use crate::domain::retry::RetryPolicy;
 
@@ -29,6 +29,7 @@ const CONFIG_EXCLUDE: [&str; 6] = [
 pub(super) fn read(root: Section<'_>) -> Config {
     let destination = read_destination(root.section("destination"));
     let http = read_http(root.section("http"));
+    let state = read_state(root.section("state"));
     let limits = root.section("limits");
     let memory_bytes = limits.memory("memory", 48 << 20);
     let log = read_log(root.section("log"));
@@ -59,6 +60,7 @@ pub(super) fn read(root: Section<'_>) -> Config {
     Config {
         destination,
         http,
+        state,
         limits: Limits { memory_bytes },
         log,
         mirrors,
@@ -102,6 +104,31 @@ fn read_http(section: Section<'_>) -> Http {
     }
     section.finish();
     Http { bind, insecure }
+}
+
+fn read_state(section: Section<'_>) -> State {
+    let topic = section.text("topic", "__mirror_state");
+    if !is_topic_name(&topic.text) {
+        let message = format!(
+            "found {:?}, allowed: a topic name, 1 to 249 of the characters a-z A-Z 0-9 . _ -",
+            topic.text
+        );
+        section.fault("topic", topic.at, &message);
+    }
+    let state = State {
+        topic: topic.text,
+        partitions: i32::try_from(section.integer("partitions", 50, 1..=1_000, "1 to 1000"))
+            .unwrap_or(50),
+        replication_factor: i16::try_from(section.integer(
+            "replication_factor",
+            3,
+            1..=100,
+            "1 to 100",
+        ))
+        .unwrap_or(3),
+    };
+    section.finish();
+    state
 }
 
 fn read_log(section: Section<'_>) -> Log {
@@ -164,14 +191,22 @@ fn read_mirror(section: Section<'_>, destination: &Destination, earlier: &[Mirro
     mirror
 }
 
-/// The rule of topic names (Kafka's `Topic.validate`), since a mirror's name stands in metrics, logs and topic records.
-fn check_name(section: &Section<'_>, name: &Text, earlier: &[Mirror]) {
-    const LONGEST: usize = 249;
-    let text = name.text.as_str();
+const LONGEST_NAME: usize = 249;
+
+/// The rule of topic names (Kafka's `Topic.validate`).
+fn is_topic_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if text.len() > LONGEST || matches!(text, "." | "..") || !text.chars().all(plain) {
+    (1..=LONGEST_NAME).contains(&text.len())
+        && !matches!(text, "." | "..")
+        && text.chars().all(plain)
+}
+
+/// A mirror's name keeps to the rule of topic names, since it stands in metrics, logs and topic records.
+fn check_name(section: &Section<'_>, name: &Text, earlier: &[Mirror]) {
+    let text = name.text.as_str();
+    if !is_topic_name(text) {
         let message = format!(
-            "found {text:?}, allowed: 1 to {LONGEST} of the characters a-z A-Z 0-9 . _ - but not \".\" or \"..\""
+            "found {text:?}, allowed: 1 to {LONGEST_NAME} of the characters a-z A-Z 0-9 . _ - but not \".\" or \"..\""
         );
         section.fault("name", name.at, &message);
     }

@@ -26,6 +26,8 @@ pub struct Config {
     pub destination: Destination,
     /// The endpoint for people and Prometheus.
     pub http: Http,
+    /// Where the state of mirrors is kept.
+    pub state: State,
     /// What the process may use.
     pub limits: Limits,
     /// What is logged.
@@ -63,6 +65,17 @@ pub struct Http {
     pub bind: SocketAddr,
     /// Allows another address than loopback although nobody has to log in.
     pub insecure: bool,
+}
+
+/// `[state]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// The topic on the destination that keeps it.
+    pub topic: String,
+    /// How many partitions it has; never changes after the first start.
+    pub partitions: i32,
+    /// How many replicas each has, fewer where the cluster has fewer brokers.
+    pub replication_factor: i16,
 }
 
 /// `[limits]`

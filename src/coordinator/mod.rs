@@ -62,6 +62,9 @@ pub enum Unavailable {
     Busy,
 }
 
+/// What came of one write: the state epoch, or why there is none.
+pub type WriteAnswer = Result<Result<i32, Refusal>, Unavailable>;
+
 /// One state partition of ours.
 #[derive(Clone, Debug)]
 struct Seat {
@@ -133,10 +136,7 @@ impl Handle {
     }
 
     /// Writes states of one mirror's partitions, each by itself, and answers with their state epochs in the order asked.
-    pub async fn write(
-        &self,
-        writes: Vec<(MirrorPartition, PartitionWrite)>,
-    ) -> Vec<Result<Result<i32, Refusal>, Unavailable>> {
+    pub async fn write(&self, writes: Vec<(MirrorPartition, PartitionWrite)>) -> Vec<WriteAnswer> {
         let count = self.model.partitions();
         let mut by_place: BTreeMap<i32, Vec<(usize, MirrorPartition, PartitionWrite)>> =
             BTreeMap::new();

@@ -252,6 +252,18 @@ pub fn held_configs(source: &Values, destination: &Values) -> BTreeMap<Arc<str>,
     held
 }
 
+/// What the held keys are to be once the topic is no longer mirrored: the source's own value, or `None` for the broker's
+/// default where the source topic has none of its own.
+pub fn restored_configs(
+    source: &SourceConfigs,
+    held: &BTreeMap<Arc<str>, HeldRule>,
+) -> Vec<(Arc<str>, Option<Arc<str>>)> {
+    let restored = held
+        .keys()
+        .map(|key| (Arc::clone(key), source.own.get(key).cloned()));
+    restored.collect()
+}
+
 const MAX_MESSAGE_BYTES: &str = "max.message.bytes";
 
 /// The largest batch that a topic takes, in bytes, if the values in force say it.

@@ -99,6 +99,62 @@ pub struct PartitionWrite {
     pub producer_generation: Option<i32>,
 }
 
+impl PartitionValue {
+    /// What a write makes of it, with the state epoch still the same.
+    ///
+    /// The state before and the count of failures follow by KIP-1279's rules where the write does not say them: FAILED
+    /// counts one more (one that no retry helps stays so), PAUSED, STOPPED and a new start clear the count.
+    ///
+    /// # Errors
+    /// [`Refusal::StateEpoch`], [`Refusal::Transition`].
+    pub fn after(&self, write: &PartitionWrite) -> Result<Self, Refusal> {
+        if let Some(expected) = write.expected_state_epoch
+            && expected != self.state_epoch
+        {
+            return Err(Refusal::StateEpoch {
+                expected,
+                current: self.state_epoch,
+            });
+        }
+        let state = write.state.unwrap_or(self.state);
+        if !self.state.may_become(state) {
+            return Err(Refusal::Transition {
+                from: self.state,
+                to: state,
+            });
+        }
+        let counted = match (write.state, self.state) {
+            (Some(PartitionState::Failed), _) if self.retry_attempt < 0 => self.retry_attempt,
+            (Some(PartitionState::Failed), _) => self.retry_attempt.saturating_add(1),
+            (Some(PartitionState::Paused | PartitionState::Stopped), _)
+            | (
+                Some(PartitionState::LogTruncation),
+                PartitionState::Unknown | PartitionState::Stopped,
+            ) => 0,
+            _ => self.retry_attempt,
+        };
+        Ok(Self {
+            state,
+            previous_state: if state == self.state {
+                self.previous_state
+            } else {
+                self.state
+            },
+            retry_attempt: write.retry_attempt.unwrap_or(counted),
+            error_message: match &write.error_message {
+                _ if state != PartitionState::Failed => None,
+                Some(words) => Some(Arc::clone(words)),
+                None => self.error_message.clone(),
+            },
+            adopted_below: write.adopted_below.unwrap_or(self.adopted_below),
+            producer_generation: write
+                .producer_generation
+                .unwrap_or(self.producer_generation),
+            state_epoch: self.state_epoch,
+        })
+    }
+}
+
 /// What an operator does with a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TopicChange {
@@ -238,10 +294,8 @@ impl<'s> Draft<'s> {
         }
     }
 
-    /// Writes a partition's state. Answers with its state epoch; nothing is written if nothing would change.
-    ///
-    /// The state before and the count of failures follow by KIP-1279's rules where the request does not say them: FAILED
-    /// counts one more (one that no retry helps stays so), PAUSED, STOPPED and a new start clear the count.
+    /// Writes a partition's state ([`PartitionValue::after`]). Answers with its state epoch; nothing is written if nothing
+    /// would change.
     ///
     /// # Errors
     /// [`Refusal::StateEpoch`], [`Refusal::Transition`].
@@ -251,49 +305,7 @@ impl<'s> Draft<'s> {
         write: &PartitionWrite,
     ) -> Result<i32, Refusal> {
         let old = self.partition(key).cloned().unwrap_or_default();
-        if let Some(expected) = write.expected_state_epoch
-            && expected != old.state_epoch
-        {
-            return Err(Refusal::StateEpoch {
-                expected,
-                current: old.state_epoch,
-            });
-        }
-        let state = write.state.unwrap_or(old.state);
-        if !old.state.may_become(state) {
-            return Err(Refusal::Transition {
-                from: old.state,
-                to: state,
-            });
-        }
-        let failed = state == PartitionState::Failed;
-        let counted = match (write.state, old.state) {
-            (Some(PartitionState::Failed), _) if old.retry_attempt < 0 => old.retry_attempt,
-            (Some(PartitionState::Failed), _) => old.retry_attempt.saturating_add(1),
-            (Some(PartitionState::Paused | PartitionState::Stopped), _)
-            | (
-                Some(PartitionState::LogTruncation),
-                PartitionState::Unknown | PartitionState::Stopped,
-            ) => 0,
-            _ => old.retry_attempt,
-        };
-        let new = PartitionValue {
-            state,
-            previous_state: if state == old.state {
-                old.previous_state
-            } else {
-                old.state
-            },
-            retry_attempt: write.retry_attempt.unwrap_or(counted),
-            error_message: match &write.error_message {
-                _ if !failed => None,
-                Some(words) => Some(Arc::clone(words)),
-                None => old.error_message.clone(),
-            },
-            adopted_below: write.adopted_below.unwrap_or(old.adopted_below),
-            producer_generation: write.producer_generation.unwrap_or(old.producer_generation),
-            state_epoch: old.state_epoch,
-        };
+        let new = old.after(write)?;
         if let Some(last) = write.last_mirror
             && self.last_mirror(key) != Some(last)
         {

@@ -10,6 +10,7 @@ use super::appender::{
     LANE_DEPTH, LaneKey, Outcome, REQUEST_BYTES, RequestDraft, Sent, outcomes, remedy,
 };
 use super::fetching::FetcherKey;
+use super::lifecycle::{Course, Stop, to};
 use super::partition::PartitionKey;
 use super::{Alarm, COMPARED_AT_ONCE, Event, Mirror, alignment, cause_label, reads};
 use crate::config::Acks;
@@ -61,6 +62,9 @@ impl Mirror {
             Effect::Wait { pause, id } => {
                 self.wake_in(pause, Alarm::Waited(key, generation, id));
             }
+            Effect::Compare { .. } if partition.course.is_last() => {
+                self.skip_comparison(key, generation);
+            }
             Effect::Compare { log_end_offset } => match partition.fetcher {
                 Some(pair) => {
                     let waiting = &mut self.to_compare.entry(pair).or_default().waiting;
@@ -82,10 +86,17 @@ impl Mirror {
                     .with_label_values(&[self.name.as_str(), cause])
                     .inc();
                 debug!(mirror = %self.name, topic = %name.topic, partition = name.partition, cursor, cause, "resumed");
+                self.fence_ready(key, None);
                 self.begin_mirroring(key);
             }
             Effect::Acknowledged { end_offset } => {
                 partition.acknowledged(end_offset);
+                let healed = partition.recorded.heals();
+                if let Some(write) = healed {
+                    self.save(key, write);
+                }
+                self.fence_ready(key, Some(end_offset));
+                self.stop_caught_up(key);
                 self.fail_if_blocked(key);
                 self.list(key);
             }
@@ -133,9 +144,18 @@ impl Mirror {
         let Some(cursor) = partition.machine.cursor() else {
             return;
         };
+        if !partition.course.copies() {
+            return;
+        }
         let name = partition.name.clone();
         if self.topics.is_held(&name.topic) {
-            if partition.state != PartitionState::Mirroring {
+            if partition.course == Course::Mirror
+                && partition.recorded.value.state != PartitionState::Mirroring
+            {
+                self.save(key, to(PartitionState::Mirroring));
+                return;
+            }
+            if partition.course == Course::Mirror && partition.state != PartitionState::Mirroring {
                 partition.enter(PartitionState::Mirroring);
                 info!(mirror = %self.name, topic = %name.topic, partition = name.partition, offset = cursor, "mirroring");
             }
@@ -154,6 +174,10 @@ impl Mirror {
             return;
         };
         let permanent = failure.is_permanent();
+        if partition.course == Course::Stop(Stop::Fence) {
+            self.fence_denied(key, &failure.to_string());
+            return;
+        }
         match &failure {
             AppendFailure::ForeignWriter { expected, .. } => {
                 // Who it was stands in the batch that is where ours belonged.
@@ -426,6 +450,7 @@ impl Mirror {
             partition.listed = false;
             let held = self.topics.is_held(&partition.name.topic);
             if !held
+                || !partition.may_copy()
                 || self.stopping
                 || partition
                     .leader
@@ -555,6 +580,7 @@ impl Mirror {
                 .machine
                 .answered(sent.first_offset, outcome.answer);
             self.carry_out(sent.key, effect);
+            self.go_on_when_silent(sent.key);
             self.list(sent.key);
         }
         self.eager_lanes.insert(lane_key);

@@ -159,7 +159,11 @@ impl Mirror {
             };
             let mirrors =
                 partition.machine.cursor().is_some() && self.topics.is_held(&partition.name.topic);
-            if !mirrors || partition.delayed_until.is_some() || partition.blocked.is_some() {
+            if !mirrors
+                || !partition.may_copy()
+                || partition.delayed_until.is_some()
+                || partition.blocked.is_some()
+            {
                 continue;
             }
             if partition.queued_bytes >= room {

@@ -15,6 +15,7 @@ mod appender;
 mod appending;
 mod budget;
 mod fetching;
+mod lifecycle;
 mod partition;
 mod reads;
 pub(crate) mod report;
@@ -37,15 +38,19 @@ use self::alignment::Alignment;
 use self::appender::{LaneKey, Outcome, ProduceLane, Sent};
 use self::budget::Budget;
 use self::fetching::{FetcherKey, FetcherSeat};
+use self::lifecycle::{Course, to};
 use self::partition::{Failure, Partition, PartitionKey};
 use self::reads::Reads;
 use crate::config;
+use crate::coordinator::{Handle, Unavailable, WriteAnswer};
 use crate::domain::append::{
     AppendConfig, AppendMachine, Effect, EndRead, FillAnswer, ProducerEntry, ResumeCause,
     producer_id,
 };
 use crate::domain::desired::{TopicEntry, TopicGate, TopicSet};
-use crate::domain::state::PartitionState;
+use crate::domain::shard::PartitionWrite;
+use crate::domain::state::{DesiredState, PartitionState};
+use crate::domain::state_log::PartitionValue;
 use crate::domain::status::MirrorStatus;
 use crate::domain::types::{BrokerId, ProducerId, TopicPartition};
 use crate::kafka::cluster::{Cluster, Leaders};
@@ -57,6 +62,9 @@ use crate::metrics::Metrics;
 
 /// How often status and gauges are renewed, and stalls looked for.
 const TICK: Duration = Duration::from_millis(500);
+
+/// News of the state topic are looked at this often at most.
+const STATES_PAUSE: Duration = Duration::from_millis(20);
 
 /// A partition that could not append for so long gives its bytes back.
 const STALL: Duration = Duration::from_secs(1);
@@ -101,6 +109,10 @@ pub struct MirrorParts {
     pub metrics: Metrics,
     /// The wall clock, in milliseconds since 1970.
     pub wall_clock_ms: fn() -> i64,
+    /// The states of partitions, as the state topic has them.
+    pub states: Handle,
+    /// How long a stop waits where it may not write a fence: until whoever does not hear of it has given up.
+    pub unfenced_wait: Duration,
     /// Ends the mirror.
     pub stop: CancellationToken,
 }
@@ -166,6 +178,13 @@ enum Event {
         producer_id: Option<ProducerId>,
     },
     Expiration(Option<Duration>),
+    Saved(Vec<(PartitionKey, PartitionWrite, WriteAnswer)>),
+    StateRead(PartitionKey, Result<Option<PartitionValue>, Unavailable>),
+    StopTarget {
+        key: PartitionKey,
+        generation: u64,
+        end: Option<i64>,
+    },
 }
 
 /// What a timer wakes.
@@ -178,10 +197,14 @@ enum Alarm {
     GiveUpAnswers(PartitionKey, u64),
     Fetch(FetcherKey),
     Expiration,
+    States,
+    Save(PartitionKey),
+    Unfenced(PartitionKey, u64),
 }
 
 struct Mirror {
     name: String,
+    mirror: Arc<str>,
     parts: MirrorParts,
     partitions: HashMap<PartitionKey, Partition>,
     keys: BTreeMap<TopicPartition, PartitionKey>,
@@ -202,6 +225,11 @@ struct Mirror {
     asking_watermarks: HashSet<BrokerId>,
     alarms: BinaryHeap<Reverse<(Instant, Alarm)>>,
     expiration: Option<Duration>,
+    /// Partitions with a state to be written.
+    unsaved: BTreeSet<PartitionKey>,
+    states_version: watch::Receiver<u64>,
+    /// A look at the state topic is due soon.
+    states_alarm: bool,
     source_leaders: watch::Receiver<Arc<Leaders>>,
     destination_leaders: watch::Receiver<Arc<Leaders>>,
     summary_at: Instant,
@@ -213,6 +241,10 @@ impl Mirror {
         let now = Instant::now();
         Self {
             name: parts.config.name.clone(),
+            mirror: parts.config.name.as_str().into(),
+            unsaved: BTreeSet::new(),
+            states_version: parts.states.model().watch(),
+            states_alarm: false,
             budget: Budget::new(parts.memory_bytes),
             source_leaders: parts.source.watch(),
             destination_leaders: parts.destination.watch(),
@@ -275,6 +307,10 @@ impl Mirror {
                 },
                 Ok(()) = self.destination_leaders.changed() => self.follow_destination_leaders(),
                 Ok(()) = self.source_leaders.changed() => self.follow_source_leaders(),
+                Ok(()) = self.states_version.changed(), if !self.states_alarm => {
+                    self.states_alarm = true;
+                    self.wake_in(STATES_PAUSE, Alarm::States);
+                }
                 () = sleep_until(wake_at) => self.ring(),
             }
         }
@@ -293,6 +329,7 @@ impl Mirror {
                     self.carry_out(key, effect);
                 }
             }
+            self.save_all();
             self.send_reads();
             self.compare_next();
             self.append_all();
@@ -334,6 +371,7 @@ impl Mirror {
                 for (key, generation, end) in answers {
                     if let (Some(end), Some(partition)) = (end, self.partitions.get_mut(&key)) {
                         partition.destination_high_watermark = end.high_watermark;
+                        self.fence_replicated(key);
                     }
                     self.tell(key, generation, |machine| match end {
                         Some(end) => machine.end_read(end),
@@ -351,6 +389,7 @@ impl Mirror {
                 for (key, high_watermark) in answers {
                     if let Some(partition) = self.partitions.get_mut(&key) {
                         partition.destination_high_watermark = high_watermark;
+                        self.fence_replicated(key);
                     }
                 }
             }
@@ -373,13 +412,21 @@ impl Mirror {
             } => {
                 self.identified(key, generation, reason, producer_id);
             }
+            Event::Saved(answers) => {
+                for (key, write, answer) in answers {
+                    self.saved(key, write, answer);
+                }
+            }
+            Event::StateRead(key, found) => self.state_read(key, found),
+            Event::StopTarget {
+                key,
+                generation,
+                end,
+            } => self.stop_target(key, generation, end),
             Event::Expiration(found) => {
                 if self.expiration.is_none() {
                     self.expiration = Some(found.unwrap_or(PRODUCER_EXPIRATION));
-                    let waiting: Vec<PartitionKey> = self.partitions.keys().copied().collect();
-                    for key in waiting {
-                        self.start(key);
-                    }
+                    self.look_at_states();
                 }
             }
         }
@@ -425,7 +472,9 @@ impl Mirror {
                 }
                 Alarm::Retry(key, generation) => {
                     let still = self.partitions.get(&key).is_some_and(|partition| {
-                        partition.generation == generation && partition.failure.is_some()
+                        partition.generation == generation
+                            && partition.failure.is_some()
+                            && partition.desired == DesiredState::Mirroring
                     });
                     if still {
                         self.start(key);
@@ -442,6 +491,14 @@ impl Mirror {
                     self.eager_fetchers.insert(key);
                 }
                 Alarm::Expiration => self.ask_expiration(),
+                Alarm::States => {
+                    self.states_alarm = false;
+                    self.look_at_states();
+                }
+                Alarm::Save(key) => {
+                    self.unsaved.insert(key);
+                }
+                Alarm::Unfenced(key, generation) => self.waited_unfenced(key, generation),
             }
         }
     }
@@ -494,6 +551,7 @@ impl Mirror {
         }
         self.follow_destination_leaders();
         self.follow_source_leaders();
+        self.look_at_states();
     }
 
     fn take_partition(&mut self, name: TopicPartition, entry: &TopicEntry) {
@@ -505,7 +563,7 @@ impl Mirror {
             let ids = (entry.source_topic_id, entry.destination_topic_id);
             let mut partition =
                 Partition::new(name.clone(), ids, self.append_config(&name), metrics);
-            partition.enter(PartitionState::LogTruncation);
+            partition.enter(PartitionState::Unknown);
             self.partitions.insert(key, partition);
             self.keys.insert(name.clone(), key);
             key
@@ -517,7 +575,11 @@ impl Mirror {
                     .partitions
                     .get(&key)
                     .and_then(|partition| partition.failure.as_ref());
-                if already.is_none_or(|failure| failure.reason != *reason) {
+                let stops = self
+                    .partitions
+                    .get(&key)
+                    .is_some_and(|partition| partition.desired == DesiredState::Stopped);
+                if !stops && already.is_none_or(|failure| failure.reason != *reason) {
                     self.fail(key, "topic", reason.clone(), *permanent, false);
                 }
             }
@@ -535,9 +597,10 @@ impl Mirror {
                     .failure
                     .as_ref()
                     .is_some_and(|failure| failure.of_topic);
-                if known.is_none() || of_topic {
-                    self.start(key);
-                } else {
+                if of_topic {
+                    partition.failure = None;
+                    self.decide(key);
+                } else if known.is_some() {
                     self.begin_mirroring(key);
                 }
             }
@@ -582,6 +645,7 @@ impl Mirror {
             return;
         };
         partition.renew(config);
+        partition.course = Course::Mirror;
         partition.leader = leader;
         partition.enter(PartitionState::LogTruncation);
         let effect = partition.machine.start();
@@ -601,6 +665,10 @@ impl Mirror {
         let Some(partition) = self.partitions.get_mut(&key) else {
             return;
         };
+        if matches!(partition.course, Course::Stop(_)) {
+            self.stop_without_the_rest(key, &reason);
+            return;
+        }
         let attempt = partition.attempts;
         let pause = (!permanent && retried_here && !policy.exhausted(attempt))
             .then(|| policy.delay(attempt, rand::random()));
@@ -622,6 +690,17 @@ impl Mirror {
         });
         partition.enter(PartitionState::Failed);
         let (name, generation) = (partition.name.clone(), partition.generation);
+        let attempts = i16::try_from(partition.attempts).unwrap_or(i16::MAX);
+        if permanent || retried_here {
+            self.save(
+                key,
+                PartitionWrite {
+                    error_message: Some(reason.as_str().into()),
+                    retry_attempt: Some(if permanent { -1 } else { attempts }),
+                    ..to(PartitionState::Failed)
+                },
+            );
+        }
         self.parts
             .metrics
             .failures

@@ -8,8 +8,9 @@ use tokio::time::Instant;
 
 use super::budget::Held;
 use super::fetching::FetcherKey;
+use super::lifecycle::{Course, Recorded};
 use crate::domain::append::{AppendConfig, AppendMachine, Span};
-use crate::domain::state::PartitionState;
+use crate::domain::state::{DesiredState, PartitionState};
 use crate::domain::status::PartitionStatus;
 use crate::domain::types::{BrokerId, LeaderEpoch, TopicId, TopicPartition};
 use crate::metrics::PartitionMetrics;
@@ -72,6 +73,14 @@ pub(super) struct Partition {
     pub(super) source_topic_id: TopicId,
     pub(super) destination_topic_id: TopicId,
     pub(super) state: PartitionState,
+    /// What the operator wants of its topic.
+    pub(super) desired: DesiredState,
+    /// What it is doing.
+    pub(super) course: Course,
+    /// Its state in the log.
+    pub(super) recorded: Recorded,
+    /// What the log has of it has been looked at.
+    pub(super) known: bool,
     pub(super) machine: AppendMachine,
     /// Rises whenever the machine is replaced: results for an earlier one are dropped.
     pub(super) generation: u64,
@@ -130,7 +139,11 @@ impl Partition {
             name,
             source_topic_id: ids.0,
             destination_topic_id: ids.1,
-            state: PartitionState::LogTruncation,
+            state: PartitionState::Unknown,
+            desired: DesiredState::Mirroring,
+            course: Course::Rest,
+            recorded: Recorded::default(),
+            known: false,
             machine: AppendMachine::new(config),
             generation: 0,
             round: 0,
@@ -274,6 +287,15 @@ impl Partition {
                 .saturating_sub(self.source.last_stable_offset)
                 .max(0)
         })
+    }
+
+    /// True if it may be fetched and appended.
+    pub(super) fn may_copy(&self) -> bool {
+        self.course.copies()
+            && matches!(
+                self.state,
+                PartitionState::Mirroring | PartitionState::Stopping
+            )
     }
 
     pub(super) fn enter(&mut self, state: PartitionState) {

@@ -250,6 +250,23 @@ pub(super) async fn locate(
     Some((one(start.ok()?)?, one(end.ok()?)?))
 }
 
+/// The source's last stable offset; `None` if its leader does not say it in time.
+pub(super) async fn stable_end(
+    cluster: &Cluster,
+    broker: BrokerId,
+    partition: TopicPartition,
+    patience: Duration,
+) -> Option<i64> {
+    let asked = async {
+        let connection = cluster.broker(broker, Lane::Control).await.ok()?;
+        let parts = [(partition, LeaderEpoch::NONE)];
+        let answer = list_offsets(&connection, OffsetKind::LastStable, &parts, patience).await;
+        let (_, found) = answer.ok()?.into_iter().next()?;
+        Some(found.ok()?.offset)
+    };
+    tokio::time::timeout(patience, asked).await.ok().flatten()
+}
+
 /// How long the destination's brokers remember an idle producer (`producer.id.expiration.ms`), asked until somebody
 /// answers; `None` if we may not know.
 pub(super) async fn producer_expiration(cluster: &Cluster, timeout: Duration) -> Option<Duration> {

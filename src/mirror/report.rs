@@ -61,6 +61,10 @@ impl Mirror {
         for key in waiting {
             self.begin_mirroring(key);
         }
+        let stopping: Vec<_> = self.partitions.keys().copied().collect();
+        for key in stopping {
+            self.stop_caught_up(key);
+        }
         self.publish(now);
         if now.saturating_duration_since(self.summary_at) >= SUMMARY_EVERY {
             self.summary_at = now;

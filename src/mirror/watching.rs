@@ -73,7 +73,10 @@ impl Mirror {
         let mut wanted: HashMap<BrokerId, Vec<_>> = HashMap::new();
         for (key, partition) in &self.partitions {
             if let Some((broker, _)) = partition.leader
-                && partition.state == PartitionState::Mirroring
+                && matches!(
+                    partition.state,
+                    PartitionState::Mirroring | PartitionState::Pausing | PartitionState::Stopping
+                )
                 && partition.destination_high_watermark < partition.machine.acknowledged_end()
             {
                 wanted

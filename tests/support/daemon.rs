@@ -1,5 +1,6 @@
 //! The truemirror daemon as a process: configuration, log, signals, and what its HTTP interface says.
 
+use std::hash::{Hash, Hasher};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::ExitStatusExt;
@@ -38,6 +39,10 @@ bootstrap_servers = {destination}
 [http]
 bind = "127.0.0.1:0"
 
+[state]
+topic = "{state}"
+partitions = 4
+
 [[mirror]]
 name = "test"
 metadata_refresh_interval = "1s"
@@ -54,10 +59,18 @@ max = "1s"
 
 {extra}
 "#,
+        state = state_topic(topics),
         destination = list(destination.split(',').collect()),
         source = list(source.split(',').collect()),
         topics = list(topics.to_vec()),
     )
+}
+
+/// The state topic of daemons that mirror these topics: many share a cluster in the tests, and their states must not meet.
+pub fn state_topic(topics: &[&str]) -> String {
+    let mut hasher = std::hash::DefaultHasher::new();
+    topics.hash(&mut hasher);
+    format!("__mirror_state_{:016x}", hasher.finish())
 }
 
 impl Daemon {

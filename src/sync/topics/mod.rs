@@ -20,15 +20,22 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use self::step::{Ready, Stage, Trouble, hold, prepare};
+use self::step::{Ready, Stage, Trouble, count, hold, prepare, restore};
 use crate::config::{NamePatterns, TopicFilter};
+use crate::coordinator::Handle;
 use crate::domain::desired::{Step, TopicEntry, TopicGate, TopicSet, may_be_mirrored};
+use crate::domain::state::{DesiredState, PartitionState};
+use crate::domain::state_log::{MirrorPartition, TopicValue};
+use crate::domain::types::TopicPartition;
 use crate::kafka::backoff::Backoff;
 use crate::kafka::cluster::{Cluster, ClusterError, Metadata, Topics};
 use crate::kafka::contact::Contact;
 
 /// Steps of different topics that run at the same time.
 const STEPS_AT_ONCE: usize = 8;
+
+/// The state topic is looked at this often at most for topics that have been stopped.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// Pauses between rounds while something waits for another try.
 const RETRIES: Backoff = Backoff {
@@ -84,10 +91,12 @@ pub async fn run(
     destination_contact: Arc<Contact>,
     sets: watch::Sender<Arc<TopicSet>>,
     hold_wanted: mpsc::Receiver<Arc<str>>,
+    states: Handle,
     stop: CancellationToken,
 ) -> Result<(), TopicsError> {
     let stage = Arc::new(Stage {
-        mirror: options.mirror,
+        mirror: options.mirror.into(),
+        states,
         source,
         destination,
         config_exclude: options.config_exclude,
@@ -108,6 +117,8 @@ pub async fn run(
         next_round: Some(Instant::now()),
         troubled: false,
         troubled_rounds: 0,
+        seeded: false,
+        look_at_stopped: None,
     };
     tokio::select! {
         () = stop.cancelled() => Ok(()),
@@ -126,6 +137,7 @@ enum Outcome {
     Listed(Listed),
     Prepared(Arc<str>, Result<Ready, Trouble>),
     Held(Arc<str>, Result<usize, Trouble>),
+    Restored(Arc<str>, Result<(), Trouble>),
 }
 
 /// A step that waits for its turn.
@@ -136,6 +148,7 @@ enum Work {
         step: Step,
     },
     Hold(Arc<str>),
+    Restore(Arc<str>, TopicValue),
 }
 
 struct Topic {
@@ -155,6 +168,19 @@ struct Topic {
 }
 
 impl Topic {
+    fn new(entry: TopicEntry) -> Self {
+        Self {
+            entry,
+            ready: false,
+            hold_wanted: false,
+            busy: false,
+            missed_at_source: 0,
+            missed_at_destination: 0,
+            deleted: false,
+            said: None,
+        }
+    }
+
     fn failed_for_good(&self) -> bool {
         matches!(
             self.entry.gate,
@@ -188,6 +214,10 @@ struct Keeper {
     troubled: bool,
     /// Rounds in a row, before this one, in which something had to.
     troubled_rounds: u32,
+    /// The topics that the state topic knows have been taken in.
+    seeded: bool,
+    /// When the state topic is looked at for topics that have been stopped.
+    look_at_stopped: Option<Instant>,
 }
 
 impl fmt::Debug for Keeper {
@@ -202,8 +232,9 @@ impl Keeper {
     /// Ends with what no waiting can mend.
     async fn work(&mut self, mut hold_wanted: mpsc::Receiver<Arc<str>>) -> TopicsError {
         let mut asked = true;
+        let mut states = self.stage.states.model().watch();
         loop {
-            let round = self.next_round;
+            let (round, look) = (self.next_round, self.look_at_stopped);
             tokio::select! {
                 topic = hold_wanted.recv(), if asked => match topic {
                     Some(topic) => self.want_hold(&topic),
@@ -215,6 +246,13 @@ impl Keeper {
                     }
                 }
                 () = sleep_until(round.unwrap_or_else(Instant::now)), if round.is_some() => self.start_round(),
+                Ok(()) = states.changed(), if look.is_none() => {
+                    self.look_at_stopped = Some(Instant::now() + LOOK_PAUSE);
+                }
+                () = sleep_until(look.unwrap_or_else(Instant::now)), if look.is_some() => {
+                    self.look_at_stopped = None;
+                    self.restore_stopped();
+                }
             }
             self.start_steps();
         }
@@ -254,6 +292,18 @@ impl Keeper {
                 self.steps = self.steps.saturating_sub(1);
                 self.prepared(&topic, result);
             }
+            Outcome::Restored(topic, result) => {
+                self.steps = self.steps.saturating_sub(1);
+                if let Some(known) = self.topics.get_mut(&topic) {
+                    known.busy = false;
+                    known.hold_wanted = false;
+                    known.entry.gate = TopicGate::Unheld;
+                }
+                if let Err(trouble) = result {
+                    self.trouble(&topic, trouble);
+                    self.look_at_stopped = Some(Instant::now() + RETRIES.cap);
+                }
+            }
             Outcome::Held(topic, result) => {
                 self.steps = self.steps.saturating_sub(1);
                 self.held(&topic, result);
@@ -273,7 +323,18 @@ impl Keeper {
                 Err(error) => contact.failed(error),
             }
         }
-        let (Ok(source), Ok(destination)) = (listed.source, listed.destination) else {
+        if !self.stage.states.model().is_loaded() {
+            self.try_again_soon();
+            return Ok(());
+        }
+        if !self.seeded {
+            self.seeded = true;
+            self.seed();
+        }
+        let (Ok(source), Ok(destination)) = (&listed.source, &listed.destination) else {
+            if let Ok(destination) = &listed.destination {
+                self.take_seeded(destination);
+            }
             self.try_again_soon();
             return Ok(());
         };
@@ -293,10 +354,84 @@ impl Keeper {
                 self.compare(name, found, destination.topics.get(name));
             }
         }
-        self.miss(&source);
+        self.miss(source);
         // What other topics the listings brought is forgotten again.
         self.follow();
         Ok(())
+    }
+
+    /// Topics that the state topic knows: they are the mirror's also while the source cannot be asked, and they have the ids
+    /// that they had.
+    fn seed(&mut self) {
+        let remembered = self.stage.states.model().topics(&self.stage.mirror);
+        for (name, value) in remembered {
+            if self.filter.matches(&name) {
+                self.topics.entry(name).or_insert_with(|| {
+                    Topic::new(TopicEntry {
+                        partitions: 0,
+                        source_topic_id: value.source_topic_id,
+                        destination_topic_id: value.destination_topic_id,
+                        gate: TopicGate::Unheld,
+                    })
+                });
+            }
+        }
+    }
+
+    /// Without the source, a topic that is known has as many partitions as the destination says.
+    fn take_seeded(&mut self, destination: &Metadata) {
+        let waiting: Vec<_> = self
+            .topics
+            .iter()
+            .filter(|(_, topic)| !topic.ready && !topic.busy)
+            .filter_map(|(name, _)| {
+                let found = destination.topics.get(name)?;
+                let ready = Ready {
+                    destination_topic_id: found.topic_id,
+                    partitions: count(found),
+                };
+                found.error.is_none().then(|| (Arc::clone(name), ready))
+            })
+            .collect();
+        for (name, ready) in waiting {
+            self.prepared(&name, Ok(ready));
+        }
+        self.follow();
+    }
+
+    /// What is wanted of a topic.
+    fn desired(&self, name: &Arc<str>) -> DesiredState {
+        let remembered = self.stage.states.model().topic(&self.stage.mirror, name);
+        remembered.map(|topic| topic.desired).unwrap_or_default()
+    }
+
+    /// Topics all of whose partitions are STOPPED get back the configs that they are to have.
+    fn restore_stopped(&mut self) {
+        let model = self.stage.states.model().clone();
+        for (name, value) in model.topics(&self.stage.mirror) {
+            if value.desired != DesiredState::Stopped || value.restored_configs.is_empty() {
+                continue;
+            }
+            let Some(topic) = self.topics.get_mut(&name).filter(|topic| !topic.busy) else {
+                continue;
+            };
+            let stopped = |partition| {
+                let key = MirrorPartition {
+                    mirror: Arc::clone(&self.stage.mirror),
+                    partition: TopicPartition {
+                        topic: Arc::clone(&name),
+                        partition,
+                    },
+                };
+                let found = model.partition(&key);
+                found.is_some_and(|found| found.state == PartitionState::Stopped)
+            };
+            if topic.ready && (0..topic.entry.partitions).all(stopped) {
+                topic.busy = true;
+                self.waiting
+                    .push_back(Work::Restore(Arc::clone(&name), value));
+            }
+        }
     }
 
     fn want_hold(&mut self, name: &Arc<str>) {
@@ -305,6 +440,10 @@ impl Keeper {
             return;
         };
         topic.hold_wanted = true;
+        let wanted = self.desired(name) == DesiredState::Mirroring;
+        let Some(topic) = self.topics.get_mut(name).filter(|_| wanted) else {
+            return;
+        };
         if topic.ready && !topic.busy && !topic.failed_for_good() {
             topic.busy = true;
             self.waiting.push_back(Work::Hold(Arc::clone(name)));
@@ -327,9 +466,19 @@ impl Keeper {
                     let result = prepare(&stage, &topic, partitions, step).await;
                     Outcome::Prepared(topic, result)
                 }),
-                Work::Hold(topic) => Box::pin(async move {
-                    let result = hold(&stage, &topic).await;
-                    Outcome::Held(topic, result)
+                Work::Hold(topic) => {
+                    let known = self.topics.get(&topic).map(|topic| &topic.entry);
+                    let ids = known
+                        .map(|entry| (entry.source_topic_id, entry.destination_topic_id))
+                        .unwrap_or_default();
+                    Box::pin(async move {
+                        let result = hold(&stage, &topic, ids).await;
+                        Outcome::Held(topic, result)
+                    })
+                }
+                Work::Restore(topic, value) => Box::pin(async move {
+                    let result = restore(&stage, &topic, value).await;
+                    Outcome::Restored(topic, result)
                 }),
             });
         }

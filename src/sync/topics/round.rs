@@ -7,6 +7,7 @@ use tracing::debug;
 use super::step::{Ready, count};
 use super::{Keeper, Topic, Work};
 use crate::domain::desired::{Sight, Step, TopicEntry, TopicGate, next_step, sight};
+use crate::domain::state::DesiredState;
 use crate::domain::types::TopicId;
 use crate::kafka::cluster::{Metadata, Side, TopicMetadata};
 
@@ -24,24 +25,17 @@ impl Keeper {
             return;
         }
         let (partitions, source_topic_id) = (count(found), found.topic_id);
-        let topic = self
-            .topics
-            .entry(Arc::clone(name))
-            .or_insert_with(|| Topic {
-                entry: TopicEntry {
-                    partitions,
-                    source_topic_id,
-                    destination_topic_id: TopicId([0; 16]),
-                    gate: TopicGate::Unheld,
-                },
-                ready: false,
-                hold_wanted: false,
-                busy: false,
-                missed_at_source: 0,
-                missed_at_destination: 0,
-                deleted: false,
-                said: None,
-            });
+        let topic = self.topics.entry(Arc::clone(name)).or_insert_with(|| {
+            Topic::new(TopicEntry {
+                partitions,
+                source_topic_id,
+                destination_topic_id: TopicId([0; 16]),
+                gate: TopicGate::Unheld,
+            })
+        });
+        if !topic.ready {
+            topic.entry.partitions = partitions;
+        }
         let missed = std::mem::take(&mut topic.missed_at_source);
         if topic.busy {
             return;
@@ -86,6 +80,14 @@ impl Keeper {
                     return;
                 }
             }
+        }
+        let desired = self.desired(name);
+        let Some(topic) = self.topics.get_mut(name) else {
+            return;
+        };
+        // What stands still is not widened or held.
+        if desired != DesiredState::Mirroring && topic.ready {
+            return;
         }
         match next_step(partitions, there.map(count)) {
             Step::Refuse { reason } => {

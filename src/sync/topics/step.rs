@@ -9,10 +9,12 @@ use tokio::time::{Instant, sleep};
 use tracing::info;
 
 use crate::config::NamePatterns;
+use crate::coordinator::Handle;
 use crate::domain::desired::{
     Policy, SourceConfigs, Step, Values, creation, held_configs, max_message_bytes, missing_holds,
-    next_step,
+    next_step, restored_configs,
 };
+use crate::domain::state_log::TopicValue;
 use crate::domain::types::TopicId;
 use crate::kafka::admin::{
     AdminError, Change, ConfigSource, Configs, NewTopic, Refusal, create_partitions, create_topic,
@@ -40,7 +42,8 @@ const LOOKS: Backoff = Backoff {
 /// What every step needs.
 #[derive(Debug)]
 pub(super) struct Stage {
-    pub(super) mirror: String,
+    pub(super) mirror: Arc<str>,
+    pub(super) states: Handle,
     pub(super) source: Cluster,
     pub(super) destination: Cluster,
     pub(super) config_exclude: NamePatterns,
@@ -252,8 +255,12 @@ async fn describe(
 }
 
 /// Puts the held configs in force and waits until every leader shows them. Answers with the destination topic's
-/// `max.message.bytes`.
-pub(super) async fn hold(stage: &Stage, topic: &Arc<str>) -> Result<usize, Trouble> {
+/// `max.message.bytes`. What the configs are to be afterwards is written down first: the source may be gone by then.
+pub(super) async fn hold(
+    stage: &Stage,
+    topic: &Arc<str>,
+    (source_topic_id, destination_topic_id): (TopicId, TopicId),
+) -> Result<usize, Trouble> {
     let source = source_configs(stage, topic).await?;
     let connection = stage.destination.any(Lane::Control).await?;
     let found = describe(&connection, topic, stage.request_timeout).await?;
@@ -261,6 +268,13 @@ pub(super) async fn hold(stage: &Stage, topic: &Arc<str>) -> Result<usize, Troub
     let found = effective(&found);
     let held = held_configs(&source.effective, &found);
     let missing = missing_holds(&held, &found);
+    let remembered = TopicValue {
+        source_topic_id,
+        destination_topic_id,
+        restored_configs: restored_configs(&source, &held),
+        ..TopicValue::default()
+    };
+    remember(stage, topic, remembered).await?;
     if !missing.is_empty() {
         let changes: Vec<_> = missing
             .iter()
@@ -299,6 +313,42 @@ pub(super) async fn hold(stage: &Stage, topic: &Arc<str>) -> Result<usize, Troub
         looks = looks.saturating_add(1);
         sleep(LOOKS.pause(looks, rand::random())).await;
     }
+}
+
+/// Writes down what is to be remembered of a topic.
+async fn remember(stage: &Stage, topic: &Arc<str>, value: TopicValue) -> Result<(), Trouble> {
+    let written = stage
+        .states
+        .remember_topic(Arc::clone(&stage.mirror), Arc::clone(topic), value);
+    written
+        .await
+        .map_err(|unavailable| Trouble::Unreached(unavailable.to_string()))
+}
+
+/// Puts in force what a topic that is no longer mirrored is to have, and writes down that this is done.
+pub(super) async fn restore(
+    stage: &Stage,
+    topic: &Arc<str>,
+    value: TopicValue,
+) -> Result<(), Trouble> {
+    let connection = stage.destination.any(Lane::Control).await?;
+    let changes: Vec<_> = value
+        .restored_configs
+        .iter()
+        .map(|(key, value)| {
+            let change = value.clone().map_or(Change::Delete, Change::Set);
+            (Arc::clone(key), change)
+        })
+        .collect();
+    incremental_alter_configs(&connection, topic, &changes, stage.request_timeout)
+        .await
+        .map_err(|error| refused(error, Side::Destination, topic, "AlterConfigs", -1))?;
+    info!(mirror = %stage.mirror, %topic, "topic configs are the source's again");
+    let done = TopicValue {
+        restored_configs: Vec::new(),
+        ..value
+    };
+    remember(stage, topic, done).await
 }
 
 enum Shown {

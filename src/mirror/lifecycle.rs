@@ -1,0 +1,657 @@
+//! What a partition is to do: its state as the log has it, what operators want of its topic, and the way from one to the other.
+//! Must not fetch or append; it says who may.
+//!
+//! A state is written down before what it stands for is done, except FAILED: a partition stands still first, and says so next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::partition::{Failure, PartitionKey};
+use super::{Alarm, Event, Mirror, reads};
+use crate::coordinator::{Unavailable, WriteAnswer};
+use crate::domain::append::{AppendMachine, Comparison};
+use crate::domain::shard::PartitionWrite;
+use crate::domain::state::{DesiredState, PartitionState};
+use crate::domain::state_log::{LastMirrorEpochsValue, MirrorPartition, PartitionValue};
+
+/// A write that could not be made is made again after this.
+const WRITE_PAUSE: Duration = Duration::from_millis(200);
+
+/// States written with one request.
+const WRITES_TOGETHER: usize = 2_000;
+
+/// A stop asks a source that answered lately where its log ends for this long, and copies on to there as long as the source
+/// is heard that often.
+const SOURCE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a partition is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Course {
+    /// Nothing, until its state is known, or because nothing is wanted of it.
+    Rest,
+    /// It looks at both logs and copies.
+    Mirror,
+    /// Nothing more is fetched or sent; the last answers are awaited.
+    Pause,
+    /// It is being made an ordinary partition.
+    Stop(Stop),
+}
+
+/// How far a stop is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// STOPPING is being written; copying goes on.
+    Begin,
+    /// The source is asked where its log ends.
+    Ask,
+    /// Copying goes on up to this source offset, exclusive.
+    CatchUp { end: i64 },
+    /// Nothing more is fetched or sent; the last answers are awaited.
+    Drain,
+    /// The control record that refuses whatever comes late is being written.
+    Fence,
+    /// It is written at the offset before this one, and must be replicated.
+    Replicate { end: i64 },
+    /// STOPPED is being written.
+    End,
+}
+
+/// What the log has of a partition's state, as far as this process knows, and what is to be written.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recorded {
+    pub(super) value: PartitionValue,
+    wanted: Option<PartitionWrite>,
+    writing: bool,
+}
+
+impl Recorded {
+    /// What is to be written after something was appended, if failures are still on record.
+    pub(super) fn heals(&self) -> Option<PartitionWrite> {
+        let heals = self.value.state == PartitionState::Mirroring
+            && self.value.retry_attempt != 0
+            && !self.writing
+            && self.wanted.is_none();
+        heals.then(|| PartitionWrite {
+            retry_attempt: Some(0),
+            ..to(PartitionState::Mirroring)
+        })
+    }
+}
+
+impl Course {
+    /// True if the partition fetches and appends.
+    pub(super) fn copies(self) -> bool {
+        matches!(
+            self,
+            Self::Mirror | Self::Stop(Stop::Begin | Stop::Ask | Stop::CatchUp { .. })
+        )
+    }
+
+    /// True if the end of the destination's log is all that matters: the source may be gone.
+    pub(super) fn is_last(self) -> bool {
+        matches!(
+            self,
+            Self::Stop(Stop::Fence | Stop::Replicate { .. } | Stop::End)
+        )
+    }
+}
+
+impl Mirror {
+    fn state_key(&self, key: PartitionKey) -> Option<MirrorPartition> {
+        let partition = self.partitions.get(&key)?;
+        Some(MirrorPartition {
+            mirror: Arc::clone(&self.mirror),
+            partition: partition.name.clone(),
+        })
+    }
+
+    // ---- what is wanted
+
+    /// Looks at what the state topic says of every partition, and does what follows.
+    pub(super) fn look_at_states(&mut self) {
+        let model = self.parts.states.model().clone();
+        if !model.is_loaded() || self.expiration.is_none() {
+            return;
+        }
+        let topics = model.topics(&self.mirror);
+        let keys: Vec<_> = self
+            .keys
+            .iter()
+            .map(|(name, key)| (name.clone(), *key))
+            .collect();
+        for (name, key) in keys {
+            let desired = topics
+                .get(&name.topic)
+                .map(|topic| topic.desired)
+                .unwrap_or_default();
+            let found = model.partition(&MirrorPartition {
+                mirror: Arc::clone(&self.mirror),
+                partition: name,
+            });
+            let Some(partition) = self.partitions.get_mut(&key) else {
+                continue;
+            };
+            let mut news = !partition.known || partition.desired != desired;
+            partition.known = true;
+            partition.desired = desired;
+            if let Some(found) = found
+                && !partition.recorded.writing
+                && found.state_epoch > partition.recorded.value.state_epoch
+            {
+                news = true;
+                self.take_recorded(key, found);
+            }
+            if news {
+                self.decide(key);
+            }
+        }
+    }
+
+    fn take_recorded(&mut self, key: PartitionKey, value: PartitionValue) {
+        if let Some(partition) = self.partitions.get_mut(&key) {
+            partition.attempts = u32::try_from(value.retry_attempt).unwrap_or(0);
+            partition.recorded.value = value;
+        }
+    }
+
+    /// What is to be done next with a partition, by what is wanted and what the log says of it.
+    pub(super) fn decide(&mut self, key: PartitionKey) {
+        use PartitionState as S;
+        let Some(partition) = self.partitions.get(&key) else {
+            return;
+        };
+        let state = partition.recorded.value.state;
+        match (partition.desired, state) {
+            (DesiredState::Stopped, S::Stopped) => self.rest(key),
+            // Only what has been worked on can be stopped.
+            (DesiredState::Stopped, S::Unknown) => self.save(key, to(S::LogTruncation)),
+            (DesiredState::Stopped, _) | (_, S::Stopping) => self.begin_stop(key),
+            (DesiredState::Paused, S::Mirroring | S::Pausing)
+            | (DesiredState::Mirroring, S::Pausing) => self.begin_pause(key),
+            (DesiredState::Paused, S::EpochFencing) => self.save(key, to(S::Mirroring)),
+            (DesiredState::Paused, _) => self.rest(key),
+            (DesiredState::Mirroring, S::Failed) => self.take_up_failed(key),
+            (DesiredState::Mirroring, S::Paused) => self.save(key, to(S::Mirroring)),
+            (DesiredState::Mirroring, S::Unknown | S::Stopped) => {
+                self.save(key, to(S::LogTruncation));
+            }
+            (DesiredState::Mirroring, S::LogTruncation | S::EpochFencing | S::Mirroring) => {
+                let working = partition.course == Course::Mirror && partition.failure.is_none();
+                if !working {
+                    self.start(key);
+                }
+            }
+        }
+    }
+
+    /// Nothing runs.
+    fn rest(&mut self, key: PartitionKey) {
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        let config = partition.machine.config().clone();
+        let failure = partition.failure.take();
+        let was = partition.state;
+        partition.renew(config);
+        partition.course = Course::Rest;
+        let state = partition.recorded.value.state;
+        partition.enter(state);
+        if state == PartitionState::Failed {
+            partition.failure = failure.map(|failure| Failure {
+                retry_at: None,
+                ..failure
+            });
+        }
+        if was != partition.state {
+            let (name, state) = (&partition.name, partition.state);
+            info!(mirror = %self.name, topic = %name.topic, partition = name.partition, %state, "at rest");
+        }
+    }
+
+    /// A partition that failed, here or under an earlier owner: it is tried again as its attempts allow.
+    fn take_up_failed(&mut self, key: PartitionKey) {
+        let policy = self.parts.config.retry;
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        if partition.failure.is_some() {
+            return;
+        }
+        let value = &partition.recorded.value;
+        let attempt = u32::try_from(value.retry_attempt).ok();
+        // The attempt that is recorded has been made; its number counts from 1.
+        let pause = attempt
+            .filter(|attempt| !policy.exhausted(*attempt))
+            .map(|attempt| policy.delay(attempt.saturating_sub(1), rand::random()));
+        partition.failure = Some(Failure {
+            reason: value
+                .error_message
+                .as_deref()
+                .unwrap_or("it failed under an earlier owner")
+                .to_owned(),
+            retry_at: pause.map(|pause| Instant::now() + pause),
+            of_topic: false,
+            permanent: pause.is_none(),
+        });
+        partition.course = Course::Mirror;
+        partition.enter(PartitionState::Failed);
+        let generation = partition.generation;
+        if let Some(pause) = pause {
+            self.wake_in(pause, Alarm::Retry(key, generation));
+        }
+    }
+
+    // ---- writing it down
+
+    /// Has a state written; what it stands for is done once it is. A later one takes the place of one that is not on its way.
+    pub(super) fn save(&mut self, key: PartitionKey, write: PartitionWrite) {
+        if let Some(partition) = self.partitions.get_mut(&key) {
+            partition.recorded.wanted = Some(write);
+            self.unsaved.insert(key);
+        }
+    }
+
+    pub(super) fn save_all(&mut self) {
+        let mut writes = Vec::new();
+        let mut keys = Vec::new();
+        for key in std::mem::take(&mut self.unsaved) {
+            let Some(name) = self.state_key(key) else {
+                continue;
+            };
+            let Some(partition) = self.partitions.get_mut(&key) else {
+                continue;
+            };
+            if partition.recorded.writing {
+                continue;
+            }
+            if writes.len() >= WRITES_TOGETHER {
+                self.unsaved.insert(key);
+                continue;
+            }
+            let Some(mut write) = partition.recorded.wanted.take() else {
+                continue;
+            };
+            write.expected_state_epoch = Some(partition.recorded.value.state_epoch);
+            partition.recorded.writing = true;
+            keys.push((key, write.clone()));
+            writes.push((name, write));
+        }
+        if writes.is_empty() {
+            return;
+        }
+        let states = self.parts.states.clone();
+        self.asked.push(
+            async move {
+                let answers = states.write(writes).await;
+                Event::Saved(
+                    keys.into_iter()
+                        .zip(answers)
+                        .map(|((key, write), answer)| (key, write, answer))
+                        .collect(),
+                )
+            }
+            .boxed(),
+        );
+    }
+
+    pub(super) fn saved(&mut self, key: PartitionKey, write: PartitionWrite, answer: WriteAnswer) {
+        let Some(name) = self.state_key(key) else {
+            return;
+        };
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        match answer {
+            Ok(Ok(state_epoch)) => {
+                partition.recorded.writing = false;
+                if let Ok(value) = partition.recorded.value.after(&write) {
+                    partition.recorded.value = PartitionValue {
+                        state_epoch,
+                        ..value
+                    };
+                }
+                let more = partition.recorded.wanted.is_some();
+                if more {
+                    self.unsaved.insert(key);
+                }
+                self.written(key);
+            }
+            Ok(Err(refusal)) => {
+                debug!(mirror = %self.name, partition = %name.partition, %refusal, "state not written, looking at it anew");
+                partition.recorded.wanted = None;
+                let states = self.parts.states.clone();
+                self.asked.push(
+                    async move {
+                        let found = states.read(name).await;
+                        Event::StateRead(key, found)
+                    }
+                    .boxed(),
+                );
+            }
+            Err(unavailable) => {
+                debug!(mirror = %self.name, partition = %name.partition, %unavailable, "state not written yet");
+                partition.recorded.writing = false;
+                if partition.recorded.wanted.is_none() {
+                    partition.recorded.wanted = Some(write);
+                }
+                self.wake_in(WRITE_PAUSE, Alarm::Save(key));
+            }
+        }
+    }
+
+    /// The state as its coordinator has it, after a write was refused.
+    pub(super) fn state_read(
+        &mut self,
+        key: PartitionKey,
+        found: Result<Option<PartitionValue>, Unavailable>,
+    ) {
+        let Some(name) = self.state_key(key) else {
+            return;
+        };
+        match found {
+            Ok(found) => {
+                if let Some(partition) = self.partitions.get_mut(&key) {
+                    partition.recorded.writing = false;
+                }
+                self.take_recorded(key, found.unwrap_or_default());
+                self.decide(key);
+            }
+            Err(_) => {
+                let states = self.parts.states.clone();
+                self.asked.push(
+                    async move {
+                        tokio::time::sleep(WRITE_PAUSE).await;
+                        let found = states.read(name).await;
+                        Event::StateRead(key, found)
+                    }
+                    .boxed(),
+                );
+            }
+        }
+    }
+
+    /// A state stands in the log: now for what it stands for.
+    fn written(&mut self, key: PartitionKey) {
+        use PartitionState as S;
+        let Some(partition) = self.partitions.get(&key) else {
+            return;
+        };
+        match (partition.recorded.value.state, partition.course) {
+            (S::Stopping, Course::Stop(Stop::Begin)) => self.stop_begun(key),
+            // Told already, and told again when it is tried again.
+            (S::Failed, _) if partition.failure.is_some() => {}
+            (S::Mirroring, Course::Mirror) if partition.desired == DesiredState::Mirroring => {
+                self.begin_mirroring(key);
+                self.decide(key);
+            }
+            _ => self.decide(key),
+        }
+    }
+
+    // ---- pause
+
+    fn begin_pause(&mut self, key: PartitionKey) {
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        match partition.recorded.value.state {
+            PartitionState::Mirroring => self.save(key, to(PartitionState::Pausing)),
+            _ => {
+                partition.course = Course::Pause;
+                partition.enter(PartitionState::Pausing);
+                partition.drop_queue();
+                self.go_on_when_silent(key);
+            }
+        }
+    }
+
+    /// The last answer may have come.
+    pub(super) fn go_on_when_silent(&mut self, key: PartitionKey) {
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        if partition.machine.in_flight() > 0 {
+            return;
+        }
+        match partition.course {
+            Course::Pause if partition.recorded.value.state == PartitionState::Pausing => {
+                self.save(key, to(PartitionState::Paused));
+            }
+            Course::Stop(Stop::Drain) => self.fence(key),
+            Course::Rest | Course::Mirror | Course::Pause | Course::Stop(_) => {}
+        }
+    }
+
+    // ---- stop
+
+    fn begin_stop(&mut self, key: PartitionKey) {
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        if matches!(partition.course, Course::Stop(_)) && partition.failure.is_none() {
+            return;
+        }
+        partition.course = Course::Stop(Stop::Begin);
+        if partition.recorded.value.state == PartitionState::Stopping {
+            self.stop_begun(key);
+        } else {
+            self.save(key, to(PartitionState::Stopping));
+        }
+    }
+
+    fn stop_begun(&mut self, key: PartitionKey) {
+        let alive = self.parts.source_contact.view().reachable;
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        partition.enter(PartitionState::Stopping);
+        let copying = partition.failure.is_none() && partition.machine.cursor().is_some();
+        let Some(fetcher) = partition.fetcher.filter(|_| copying && alive) else {
+            self.drain(key);
+            return;
+        };
+        partition.course = Course::Stop(Stop::Ask);
+        let (name, generation) = (partition.name.clone(), partition.generation);
+        let cluster = self.parts.source.clone();
+        self.asked.push(
+            async move {
+                let end = reads::stable_end(&cluster, fetcher.source, name, SOURCE_PATIENCE).await;
+                Event::StopTarget {
+                    key,
+                    generation,
+                    end,
+                }
+            }
+            .boxed(),
+        );
+    }
+
+    /// The source has said where its log ends, or nothing.
+    pub(super) fn stop_target(&mut self, key: PartitionKey, generation: u64, end: Option<i64>) {
+        let Some(partition) = self
+            .partitions
+            .get_mut(&key)
+            .filter(|p| p.generation == generation && p.course == Course::Stop(Stop::Ask))
+        else {
+            return;
+        };
+        match end {
+            Some(end) => {
+                partition.course = Course::Stop(Stop::CatchUp { end });
+                self.stop_caught_up(key);
+            }
+            None => self.drain(key),
+        }
+    }
+
+    /// Everything that the source had decided when the stop began may have been copied, or the source may be gone.
+    pub(super) fn stop_caught_up(&mut self, key: PartitionKey) {
+        let Some(partition) = self.partitions.get(&key) else {
+            return;
+        };
+        let Course::Stop(Stop::CatchUp { end }) = partition.course else {
+            return;
+        };
+        let silent = partition.source_heard_at.elapsed()
+            > self
+                .parts
+                .config
+                .fetch
+                .max_wait
+                .saturating_add(SOURCE_PATIENCE);
+        let reached = partition.machine.acknowledged_end() >= end;
+        if silent && !reached {
+            warn!(
+                mirror = %self.name, topic = %partition.name.topic, partition = partition.name.partition,
+                source_end_offset = end, mirrored_end_offset = partition.machine.acknowledged_end(),
+                "stopped without the last records: the source does not answer any more"
+            );
+        }
+        if reached || silent || partition.failure.is_some() {
+            self.drain(key);
+        }
+    }
+
+    /// Something stands in the way of the last records.
+    pub(super) fn stop_without_the_rest(&mut self, key: PartitionKey, reason: &str) {
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        warn!(
+            mirror = %self.name, topic = %partition.name.topic, partition = partition.name.partition,
+            mirrored_end_offset = partition.machine.acknowledged_end(), %reason, "stopping without the last records"
+        );
+        let config = partition.machine.config().clone();
+        partition.renew(config);
+        self.drain(key);
+    }
+
+    fn drain(&mut self, key: PartitionKey) {
+        if let Some(partition) = self.partitions.get_mut(&key) {
+            partition.course = Course::Stop(Stop::Drain);
+            partition.drop_queue();
+            self.go_on_when_silent(key);
+        }
+    }
+
+    /// Writes the control record behind which late appends are refused. What the source holds does not matter any more.
+    fn fence(&mut self, key: PartitionKey) {
+        let config = match self.partitions.get(&key) {
+            Some(partition) => self.append_config(&partition.name),
+            None => return,
+        };
+        let leader = {
+            let Some(partition) = self.partitions.get(&key) else {
+                return;
+            };
+            self.parts.destination.leader(&partition.name)
+        };
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        partition.course = Course::Stop(Stop::Fence);
+        match partition.machine.cursor() {
+            Some(cursor) => {
+                let effect = partition.machine.fill(cursor.saturating_add(1));
+                self.effects.push_back((key, partition.generation, effect));
+            }
+            None => {
+                partition.renew(config);
+                partition.leader = leader;
+                let effect = partition.machine.start();
+                self.effects.push_back((key, partition.generation, effect));
+            }
+        }
+    }
+
+    /// While a partition is fenced, its log is not compared: whatever stands there stays.
+    pub(super) fn skip_comparison(&mut self, key: PartitionKey, generation: u64) {
+        self.tell(key, generation, |machine: &mut AppendMachine| {
+            machine.compared(Comparison::Equal)
+        });
+    }
+
+    /// The machine is ready to write the fence, or has written it.
+    pub(super) fn fence_ready(&mut self, key: PartitionKey, written: Option<i64>) {
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        match (partition.course, written) {
+            (Course::Stop(Stop::Fence), None) => self.fence(key),
+            (Course::Stop(Stop::Fence), Some(end)) => {
+                partition.course = Course::Stop(Stop::Replicate { end });
+                self.fence_replicated(key);
+            }
+            _ => {}
+        }
+    }
+
+    /// The destination's high watermark may have passed the fence.
+    pub(super) fn fence_replicated(&mut self, key: PartitionKey) {
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        if let Course::Stop(Stop::Replicate { end }) = partition.course
+            && partition.destination_high_watermark >= end
+        {
+            self.stopped(key, true, end);
+        }
+    }
+
+    /// The fence cannot be written: what came late can still land, so it is waited out.
+    pub(super) fn fence_denied(&mut self, key: PartitionKey, words: &str) {
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        let name = partition.name.clone();
+        let generation = partition.generation;
+        let pause = self.parts.unfenced_wait;
+        warn!(
+            mirror = %self.name, topic = %name.topic, partition = name.partition, fenced = false, wait = ?pause, reason = words,
+            "stopping without a fence: a frozen process of ours could still append until it looks at the state topic"
+        );
+        self.wake_in(pause, Alarm::Unfenced(key, generation));
+    }
+
+    /// The wait that stands for a fence is over.
+    pub(super) fn waited_unfenced(&mut self, key: PartitionKey, generation: u64) {
+        let Some(partition) = self.partitions.get(&key) else {
+            return;
+        };
+        if partition.generation == generation && partition.course == Course::Stop(Stop::Fence) {
+            let end = partition.machine.acknowledged_end();
+            self.stopped(key, false, end);
+        }
+    }
+
+    fn stopped(&mut self, key: PartitionKey, fenced: bool, end: i64) {
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        partition.course = Course::Stop(Stop::End);
+        let write = PartitionWrite {
+            last_mirror: Some(LastMirrorEpochsValue {
+                last_mirror_epoch: partition.cursor_epoch,
+                last_mirror_offset: end,
+            }),
+            ..to(PartitionState::Stopped)
+        };
+        info!(
+            mirror = %self.name, topic = %partition.name.topic, partition = partition.name.partition,
+            end_offset = end, fenced, "stopped"
+        );
+        self.save(key, write);
+    }
+}
+
+/// A write that only changes the state.
+pub(super) fn to(state: PartitionState) -> PartitionWrite {
+    PartitionWrite {
+        state: Some(state),
+        ..PartitionWrite::default()
+    }
+}
