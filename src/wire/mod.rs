@@ -6,5 +6,6 @@ pub mod bounded;
 pub mod encode;
 pub mod error_code;
 pub mod frame;
+pub mod mirror_rpc;
 pub mod records;
 pub mod schema;
