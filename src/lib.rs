@@ -57,6 +57,7 @@
 //! | [`app`] | builds, starts and stops the parts | everything below |
 //! | [`cli`] | what can be said on the command line; one file or directory per command | [`config`], [`domain`], [`kafka`], [`verify`], [`wire`] |
 //! | [`http`] | metrics, health, status; changes nothing | [`config`], [`domain`], [`metrics`], [`mirror`], [`wire`] |
+//! | [`server`] | the listener for peers and operators; answers are a service's that is handed in | [`config`], [`domain`], [`metrics`], [`wire`] |
 //! | [`mirror`] | the data path of one mirror | [`config`], [`domain`], [`kafka`], [`metrics`], [`wire`] |
 //! | [`sync`] | what lies around the records: topics, partitions, configs | [`config`], [`domain`], [`kafka`], [`metrics`], [`wire`] |
 //! | [`verify`] | compares two clusters as their consumers see them | [`domain`], [`kafka`], [`wire`] |
@@ -152,6 +153,7 @@ pub mod http;
 pub mod kafka;
 pub mod metrics;
 pub mod mirror;
+pub mod server;
 pub mod sync;
 pub mod verify;
 pub mod wire;

@@ -16,8 +16,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "app",
         &[
-            "cli", "config", "domain", "http", "kafka", "metrics", "mirror", "sync", "verify",
-            "wire",
+            "cli", "config", "domain", "http", "kafka", "metrics", "mirror", "server", "sync",
+            "verify", "wire",
         ],
     ),
     ("cli", &["config", "domain", "kafka", "verify", "wire"]),
@@ -27,6 +27,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("kafka", &["config", "domain", "metrics", "wire"]),
     ("metrics", &["domain"]),
     ("mirror", &["config", "domain", "kafka", "metrics", "wire"]),
+    ("server", &["config", "domain", "metrics", "wire"]),
     ("sync", &["config", "domain", "kafka", "metrics", "wire"]),
     ("verify", &["domain", "kafka", "wire"]),
     ("wire", &["domain"]),
