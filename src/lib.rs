@@ -60,6 +60,7 @@
 //! | [`mirror`] | the data path of one mirror | [`config`], [`coordinator`], [`domain`], [`kafka`], [`metrics`], [`wire`] |
 //! | [`sync`] | what lies around the records: topics, partitions, configs | [`config`], [`coordinator`], [`domain`], [`kafka`], [`metrics`], [`wire`] |
 //! | [`coordinator`] | the state of mirrors: the state topic, who decides, what it says | [`config`], [`domain`], [`kafka`], [`metrics`], [`wire`] |
+//! | [`server`] | the listener for peers and operators; answers are a service's that is handed in | [`config`], [`coordinator`], [`domain`], [`metrics`], [`wire`] |
 //! | [`verify`] | compares two clusters as their consumers see them | [`domain`], [`kafka`], [`wire`] |
 //! | [`kafka`] | the client: connections, leaders, questions | [`config`], [`domain`], [`metrics`], [`wire`] |
 //! | [`wire`] | bytes to values and back | [`domain`] |
@@ -154,6 +155,7 @@ pub mod http;
 pub mod kafka;
 pub mod metrics;
 pub mod mirror;
+pub mod server;
 pub mod sync;
 pub mod verify;
 pub mod wire;

@@ -73,6 +73,12 @@ pub struct Metrics {
     pub memory_held_bytes: IntGauge,
     /// The limit of it.
     pub memory_limit_bytes: IntGauge,
+    /// Open connections to the listener.
+    pub listener_connections: IntGauge,
+    /// `{api, error}`: requests to the listener that were answered; the error is a Kafka error name, `NONE` if there was none.
+    pub listener_requests: IntCounterVec,
+    /// `{reason}`: connections to the listener that we closed for what their peers did.
+    pub listener_rejected: IntCounterVec,
 }
 
 impl Metrics {
@@ -206,6 +212,20 @@ impl Metrics {
             memory_limit_bytes: add.int_gauge(
                 "truemirror_memory_limit_bytes",
                 "The most bytes of records that may be held (limits.memory).",
+            )?,
+            listener_connections: add.int_gauge(
+                "truemirror_listener_connections",
+                "Open connections to the listener.",
+            )?,
+            listener_requests: add.int_counters(
+                "truemirror_listener_requests_total",
+                "Requests to the listener that were answered, by Kafka error name; NONE is success.",
+                &["api", "error"],
+            )?,
+            listener_rejected: add.int_counters(
+                "truemirror_listener_rejected_total",
+                "Connections to the listener that were closed for what the peer did: malformed or unknown requests, slowness, numbers.",
+                &["reason"],
             )?,
             registry,
         })

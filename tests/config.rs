@@ -51,7 +51,11 @@ fn the_minimal_file_has_the_defaults() {
     assert_eq!(config.destination.connection.client_id, "truemirror");
     assert_eq!(config.destination.connection.socket_buffer_bytes, 1 << 20);
     assert_eq!(config.http.bind.to_string(), "127.0.0.1:9495");
+    assert_eq!(config.listener.bind.to_string(), "127.0.0.1:9494");
+    assert_eq!(config.listener.advertised, None);
     assert_eq!(config.limits.memory_bytes, 48 << 20);
+    assert_eq!(config.limits.connections, 256);
+    assert_eq!(config.limits.request_max_bytes, 1 << 20);
     assert_eq!(
         (config.log.level.as_str(), config.log.format),
         ("info", LogFormat::Text)
@@ -84,7 +88,7 @@ fn every_default_in_the_example_is_the_codes() {
         uncommented.push_str(key.unwrap_or(line));
         uncommented.push('\n');
     }
-    assert_eq!(shown, 23, "the example shows every key that has a default");
+    assert_eq!(shown, 27, "the example shows every key that has a default");
     let (minimal, _) = shipped("truemirror.minimal.toml");
     let defaults = Config::load(&minimal).unwrap();
     assert_eq!(
@@ -106,6 +110,7 @@ fn the_example_has_every_key() {
     for (table, header) in [
         ("", "zzzzzzzz = 1\n[destination]"),
         ("[destination]", "[destination]\nzzzzzzzz = 1"),
+        ("[listener]", "[listener]\nzzzzzzzz = 1"),
         ("[http]", "[http]\nzzzzzzzz = 1"),
         ("[limits]", "[limits]\nzzzzzzzz = 1"),
         ("[log]", "[log]\nzzzzzzzz = 1"),
@@ -152,8 +157,10 @@ fn each_fault_is_one_line_with_place_key_found_and_allowed() {
             ],
         ),
         (
-            with("[[mirror]]", "[listener]\n[[mirror]]"),
-            &["f:5:2: listener: unknown key; allowed here: destination, http, limits, log, mirror"],
+            with("[[mirror]]", "[gateway]\n[[mirror]]"),
+            &[
+                "f:5:2: gateway: unknown key; allowed here: destination, listener, http, limits, log, mirror",
+            ],
         ),
         (
             with("[\"d:9092\"]", "5"),
@@ -265,6 +272,40 @@ fn each_fault_is_one_line_with_place_key_found_and_allowed() {
                 "[http]\nbind = \"0.0.0.0:1\"\n[destination]",
             ),
             &["f:3:8: http.bind: 0.0.0.0:1 can be reached from other machines"],
+        ),
+        (
+            with(
+                "[destination]",
+                "[listener]\nbind = \"10.0.0.1:9494\"\n[destination]",
+            ),
+            &[
+                "f:3:8: listener.bind: 10.0.0.1:9494 can be reached from other machines and nobody has to log in, allowed: a \
+                 loopback address, or this one together with insecure = true",
+            ],
+        ),
+        (
+            with(
+                "[destination]",
+                "[listener]\nadvertised = \"here\"\n[destination]",
+            ),
+            &["f:3:14: listener.advertised: found \"here\", allowed: host:port"],
+        ),
+        (
+            with(
+                "[destination]",
+                "[listener]\nbind = \"127.0.0.1:9495\"\n[destination]",
+            ),
+            &["http.bind: 127.0.0.1:9495 is also the address of listener.bind"],
+        ),
+        (
+            with(
+                "[destination]",
+                "[limits]\nconnections = 1\nrequest_max_bytes = \"1KiB\"\n[destination]",
+            ),
+            &[
+                "f:3:15: limits.connections: found 1 (integer), allowed: a whole number from 2 to 65536",
+                "f:4:21: limits.request_max_bytes: found 1024 bytes, allowed: from \"16KiB\" to \"100MiB\"",
+            ],
         ),
         (
             with(

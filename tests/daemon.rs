@@ -22,7 +22,7 @@ impl Daemon {
         // Ports nobody listens on: neither cluster is reachable.
         write!(
             config,
-            "[destination]\nbootstrap_servers = [\"127.0.0.1:1\"]\n[http]\n{http}\n[log]\n{log}\n[[mirror]]\nname = \"m\"\n\
+            "[destination]\nbootstrap_servers = [\"127.0.0.1:1\"]\n[listener]\nbind = \"127.0.0.1:0\"\n[http]\n{http}\n[log]\n{log}\n[[mirror]]\nname = \"m\"\n\
              [mirror.source]\nbootstrap_servers = [\"127.0.0.1:2\"]\n[mirror.topics]\ninclude = [\"t\"]\n"
         )
         .unwrap();

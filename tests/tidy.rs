@@ -24,6 +24,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "kafka",
             "metrics",
             "mirror",
+            "server",
             "sync",
             "verify",
             "wire",
@@ -60,6 +61,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "metrics",
             "wire",
         ],
+    ),
+    (
+        "server",
+        &["config", "coordinator", "domain", "metrics", "wire"],
     ),
     ("verify", &["domain", "kafka", "wire"]),
     ("wire", &["domain"]),

@@ -8,8 +8,8 @@ use tracing_subscriber::EnvFilter;
 
 use super::document::{Section, Text};
 use super::{
-    Acks, Append, Config, Connection, Destination, Fetch, HostPort, Http, Limits, Log, LogFormat,
-    Mirror, NamePatterns, Source, State, TopicFilter, Topics,
+    Acks, Append, Config, Connection, Destination, Fetch, HostPort, Http, Limits, Listener, Log,
+    LogFormat, Mirror, NamePatterns, Source, State, TopicFilter, Topics,
 };
 use crate::domain::retry::RetryPolicy;
 
@@ -28,10 +28,18 @@ const CONFIG_EXCLUDE: [&str; 6] = [
 /// Reads every table. Where a fault was noted the value stands for nothing.
 pub(super) fn read(root: Section<'_>) -> Config {
     let destination = read_destination(root.section("destination"));
-    let http = read_http(root.section("http"));
+    let listener = read_listener(root.section("listener"));
+    let http = read_http(root.section("http"), &listener);
     let state = read_state(root.section("state"));
     let limits = root.section("limits");
     let memory_bytes = limits.memory("memory", 48 << 20);
+    let connections = limits.integer(
+        "connections",
+        256,
+        2..=65_536,
+        "a whole number from 2 to 65536",
+    );
+    let request_max_bytes = read_request_max_bytes(&limits);
     let log = read_log(root.section("log"));
     let mut mirrors: Vec<Mirror> = Vec::new();
     let sections = root.sections("mirror");
@@ -59,9 +67,14 @@ pub(super) fn read(root: Section<'_>) -> Config {
     root.finish();
     Config {
         destination,
+        listener,
         http,
         state,
-        limits: Limits { memory_bytes },
+        limits: Limits {
+            memory_bytes,
+            connections: usize::try_from(connections).unwrap_or(2),
+            request_max_bytes,
+        },
         log,
         mirrors,
     }
@@ -84,12 +97,52 @@ fn read_destination(section: Section<'_>) -> Destination {
     destination
 }
 
-fn read_http(section: Section<'_>) -> Http {
+/// Between a small call and Kafka's own `socket.request.max.bytes`.
+fn read_request_max_bytes(limits: &Section<'_>) -> usize {
+    const KEY: &str = "request_max_bytes";
+    let found = limits.memory(KEY, 1 << 20);
+    if !(16 << 10..=100 << 20).contains(&found) {
+        let message = format!("found {found} bytes, allowed: from \"16KiB\" to \"100MiB\"");
+        limits.fault_at_value(KEY, &message);
+    }
+    found
+}
+
+fn read_listener(section: Section<'_>) -> Listener {
     let insecure = section.flag("insecure", false);
-    let text = section.text("bind", "127.0.0.1:9495");
+    let (bind, _) = read_bind(&section, "127.0.0.1:9494", insecure);
+    let advertised = section.optional_text("advertised").and_then(|text| {
+        let parsed = HostPort::from_str(&text.text);
+        parsed
+            .map_err(|error| section.fault("advertised", text.at, &error.to_string()))
+            .ok()
+    });
+    section.finish();
+    Listener {
+        bind,
+        advertised,
+        insecure,
+    }
+}
+
+fn read_http(section: Section<'_>, listener: &Listener) -> Http {
+    let insecure = section.flag("insecure", false);
+    let (bind, at) = read_bind(&section, "127.0.0.1:9495", insecure);
+    if bind.port() != 0 && bind == listener.bind {
+        let message =
+            format!("{bind} is also the address of listener.bind, allowed: one of its own");
+        section.fault("bind", at, &message);
+    }
+    section.finish();
+    Http { bind, insecure }
+}
+
+/// An address to listen on and its place in the file.
+fn read_bind(section: &Section<'_>, default: &str, insecure: bool) -> (SocketAddr, usize) {
+    let text = section.text("bind", default);
     let bind = text.text.parse::<SocketAddr>().unwrap_or_else(|_| {
         let message = format!(
-            "found {:?}, allowed: an IP address with a port, such as \"127.0.0.1:9495\"",
+            "found {:?}, allowed: an IP address with a port, such as {default:?}",
             text.text
         );
         section.fault("bind", text.at, &message);
@@ -102,8 +155,7 @@ fn read_http(section: Section<'_>) -> Http {
         );
         section.fault("bind", text.at, &message);
     }
-    section.finish();
-    Http { bind, insecure }
+    (bind, text.at)
 }
 
 fn read_state(section: Section<'_>) -> State {

@@ -24,6 +24,8 @@ use crate::domain::retry::RetryPolicy;
 pub struct Config {
     /// The cluster that is mirrored to.
     pub destination: Destination,
+    /// The endpoint for other processes of this kind and for operators.
+    pub listener: Listener,
     /// The endpoint for people and Prometheus.
     pub http: Http,
     /// Where the state of mirrors is kept.
@@ -58,6 +60,17 @@ pub struct Connection {
     pub socket_buffer_bytes: u32,
 }
 
+/// `[listener]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// Where to listen; a loopback address unless `insecure`.
+    pub bind: SocketAddr,
+    /// Where the others find this process; absent: its broker's host, or that of `bind`, with the port of `bind`.
+    pub advertised: Option<HostPort>,
+    /// Allows another address than loopback although nobody has to log in.
+    pub insecure: bool,
+}
+
 /// `[http]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Http {
@@ -83,6 +96,10 @@ pub struct State {
 pub struct Limits {
     /// Bytes of records held between fetch and acknowledged append, all mirrors together.
     pub memory_bytes: usize,
+    /// Connections to the listener at the same time.
+    pub connections: usize,
+    /// The largest request to the listener, in bytes.
+    pub request_max_bytes: usize,
 }
 
 /// `[log]`

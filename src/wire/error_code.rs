@@ -1,5 +1,5 @@
-//! The numbers by which brokers say what went wrong (`org.apache.kafka.common.protocol.Errors`, Kafka 4.4). Facts only:
-//! what to do about one is decided in `domain`.
+//! The numbers by which brokers say what went wrong (`org.apache.kafka.common.protocol.Errors`, Kafka 4.4), and those of
+//! KIP-1279 that are free there. Facts only: what to do about one is decided in `domain`.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ macro_rules! error_codes {
                 pub const $name: Self = Self($code);
             )+
 
-            /// Kafka's name of the code, or `None` for one that Kafka 4.4 does not know.
+            /// Kafka's name of the code (or KIP-1279's, from 137 on), or `None` for one that neither knows.
             pub fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some(stringify!($name)),)+
@@ -27,6 +27,22 @@ macro_rules! error_codes {
 }
 
 impl ErrorCode {
+    /// KIP-1279's `READ_ONLY_TOPIC`. Its number was given to `GROUP_DELETION_FAILED` since: only in an answer to a mirror call
+    /// does it mean this, see [`Self::mirror_name`].
+    pub const READ_ONLY_TOPIC: Self = Self(134);
+
+    /// KIP-1279's `CLUSTER_MIRROR_ALREADY_EXISTS`. Its number was given to `CONTROLLER_ID_NOT_REGISTERED` since, likewise.
+    pub const CLUSTER_MIRROR_ALREADY_EXISTS: Self = Self(136);
+
+    /// The name of the code in an answer to a mirror call (KIP-1279), where two numbers mean something else than to Kafka 4.4.
+    pub fn mirror_name(self) -> Option<&'static str> {
+        match self {
+            Self::READ_ONLY_TOPIC => Some("READ_ONLY_TOPIC"),
+            Self::CLUSTER_MIRROR_ALREADY_EXISTS => Some("CLUSTER_MIRROR_ALREADY_EXISTS"),
+            other => other.name(),
+        }
+    }
+
     /// True for 0, success.
     pub fn is_none(self) -> bool {
         self == Self::NONE
@@ -189,6 +205,16 @@ error_codes! {
     134 GROUP_DELETION_FAILED,
     135 STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED,
     136 CONTROLLER_ID_NOT_REGISTERED,
+    137 UNKNOWN_CLUSTER_MIRROR,
+    138 TOPIC_ALREADY_IN_CLUSTER_MIRROR,
+    139 TOPIC_NOT_IN_CLUSTER_MIRROR,
+    140 MIRROR_TOPIC_ALREADY_PAUSED,
+    141 MIRROR_TOPIC_NOT_PAUSED,
+    142 MIRROR_TOPIC_BEING_STOPPED,
+    143 CLUSTER_MIRROR_NOT_EMPTY,
+    144 CLUSTER_MIRROR_AUTHORIZATION_FAILED,
+    145 INVALID_CLUSTER_MIRROR_STATES,
+    146 MIRROR_TOPIC_NOT_STOPPED,
 }
 
 #[cfg(test)]
@@ -207,6 +233,29 @@ mod tests {
             assert_eq!(code.to_string(), shown);
             assert_eq!(code.is_none(), code.ok().is_ok());
         }
+    }
+
+    #[test]
+    fn the_mirror_codes_are_the_kips() {
+        let wanted = [
+            (134, "READ_ONLY_TOPIC"),
+            (136, "CLUSTER_MIRROR_ALREADY_EXISTS"),
+            (137, "UNKNOWN_CLUSTER_MIRROR"),
+            (138, "TOPIC_ALREADY_IN_CLUSTER_MIRROR"),
+            (139, "TOPIC_NOT_IN_CLUSTER_MIRROR"),
+            (140, "MIRROR_TOPIC_ALREADY_PAUSED"),
+            (141, "MIRROR_TOPIC_NOT_PAUSED"),
+            (142, "MIRROR_TOPIC_BEING_STOPPED"),
+            (143, "CLUSTER_MIRROR_NOT_EMPTY"),
+            (144, "CLUSTER_MIRROR_AUTHORIZATION_FAILED"),
+            (145, "INVALID_CLUSTER_MIRROR_STATES"),
+            (146, "MIRROR_TOPIC_NOT_STOPPED"),
+            (7, "REQUEST_TIMED_OUT"),
+        ];
+        for (number, name) in wanted {
+            assert_eq!(ErrorCode(number).mirror_name(), Some(name));
+        }
+        assert_eq!(ErrorCode(134).name(), Some("GROUP_DELETION_FAILED"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub mod bounded;
 pub mod encode;
 pub mod error_code;
 pub mod frame;
+pub mod mirror_rpc;
 pub mod records;
 pub mod schema;
 pub mod state_record;

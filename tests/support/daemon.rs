@@ -36,6 +36,9 @@ pub fn config(source: &str, destination: &str, topics: &[&str], extra: &str) -> 
         r#"[destination]
 bootstrap_servers = {destination}
 
+[listener]
+bind = "127.0.0.1:0"
+
 [http]
 bind = "127.0.0.1:0"
 

@@ -13,6 +13,7 @@ use super::{
     list_offsets::*, metadata::*, produce::*, producers::*, topics::*, txn_markers::*,
 };
 use crate::wire::bounded::{Reader, Writer};
+use crate::wire::mirror_rpc::*;
 use crate::wire::schema::{Message, Seed};
 
 /// Runs `$check::<ours>`, or `$check::<ours, theirs>`, for every message.
@@ -36,6 +37,19 @@ macro_rules! for_every_message {
     };
     (@@ $check:ident (theirs) $message:ident) => {
         $check::<$message, theirs::$message>(stringify!($message));
+    };
+}
+
+/// Runs `$check::<ours>` for every message of KIP-1279, which no other implementation has: `tests/golden.rs` has their bytes.
+macro_rules! for_every_mirror_message {
+    ($check:ident) => {
+        for_every_message!(@ $check ():
+            StartMirrorTopicsRequest StartMirrorTopicsResponse StopMirrorTopicsRequest StopMirrorTopicsResponse
+            ListClusterMirrorsRequest ListClusterMirrorsResponse DescribeClusterMirrorsRequest
+            DescribeClusterMirrorsResponse ReadMirrorStatesRequest ReadMirrorStatesResponse
+            WriteMirrorStatesRequest WriteMirrorStatesResponse PauseMirrorTopicsRequest PauseMirrorTopicsResponse
+            ResumeMirrorTopicsRequest ResumeMirrorTopicsResponse DeleteClusterMirrorRequest
+            DeleteClusterMirrorResponse RecoverMirrorTopicsRequest RecoverMirrorTopicsResponse)
     };
 }
 
@@ -141,6 +155,25 @@ fn every_message_reads_and_writes_like_another_implementation() {
     for_every_message!(same_both_ways theirs);
 }
 
+fn reads_what_it_wrote<O>(name: &str)
+where
+    O: Message + std::fmt::Debug + PartialEq,
+{
+    for version in O::VERSIONS {
+        for seed in 0..100 {
+            let ours = O::sample(O::layout(version), &mut Seed(seed));
+            let mut bytes = Reader::new(bytes_of(&ours, version));
+            let back = O::decode_body(version, &mut bytes);
+            assert_eq!(back, Ok(ours), "{name} v{version} seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn every_mirror_message_reads_what_it_wrote() {
+    for_every_mirror_message!(reads_what_it_wrote);
+}
+
 fn bad_bytes_are_errors<O: Message>(name: &str) {
     for version in O::VERSIONS {
         let mut seed = Seed(17);
@@ -174,6 +207,7 @@ fn bad_bytes_are_errors<O: Message>(name: &str) {
 #[test]
 fn cut_mutated_and_random_bytes_never_panic() {
     for_every_message!(bad_bytes_are_errors);
+    for_every_mirror_message!(bad_bytes_are_errors);
 }
 
 /// Writes the largest count at every position of a good message. Wherever an array or a length stands, it is hit.
@@ -206,4 +240,5 @@ fn hostile_counts_are_errors<O: Message>(name: &str) {
 #[test]
 fn hostile_counts_at_every_position_never_size_an_allocation() {
     for_every_message!(hostile_counts_are_errors);
+    for_every_mirror_message!(hostile_counts_are_errors);
 }
