@@ -23,7 +23,9 @@ use crate::kafka::contact::{Contact, ContactView};
 use crate::metrics::Metrics;
 use crate::mirror::report::cluster_status;
 use crate::mirror::{self, MirrorParts};
+use crate::server::{self, ConfiguredMirror, ListenerOptions, MirrorService};
 use crate::sync::topics::{self, TopicsError, TopicsOptions};
+use crate::wire::mirror_rpc::MirrorMember;
 
 /// Why the daemon could not start or did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +33,14 @@ pub enum AppError {
     /// The HTTP endpoint's port is not to be had.
     #[error("cannot listen on {addr} (http.bind)")]
     Bind {
+        /// The configured address.
+        addr: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The port for peers and operators is not to be had.
+    #[error("cannot listen on {addr} (listener.bind)")]
+    BindListener {
         /// The configured address.
         addr: SocketAddr,
         /// What the system says.
@@ -88,6 +98,9 @@ impl AppError {
     }
 }
 
+/// The name of this process among those of the destination.
+const SIDECAR: &str = "truemirror";
+
 /// The session of a sidecar that does not hear of a stop, and the time in which requests of its may still be on their way.
 const UNFENCED_WAIT: Duration = Duration::from_millis(10_500);
 
@@ -108,21 +121,34 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let listener = TcpListener::bind(addr)
         .await
         .map_err(|source| AppError::Bind { addr, source })?;
+    let addr = config.listener.bind;
+    let peers = TcpListener::bind(addr)
+        .await
+        .map_err(|source| AppError::BindListener { addr, source })?;
 
     let stop = CancellationToken::new();
     let mut parts: JoinSet<Result<(), AppError>> = JoinSet::new();
-    let states = start_coordinators(&config, &metrics, &mut parts, &stop)?;
+    let house = House {
+        config: &config,
+        metrics: &metrics,
+        stop: &stop,
+    };
+    let compared: Vec<CancellationToken> = config
+        .mirrors
+        .iter()
+        .map(|_| CancellationToken::new())
+        .collect();
+    let states = start_coordinators(&house, compared.clone(), &mut parts)?;
     let mut mirrors = Vec::new();
     let memory_bytes = config.limits.memory_bytes / config.mirrors.len().max(1);
-    for mirror in &config.mirrors {
+    for (mirror, compared) in config.mirrors.iter().zip(compared) {
         mirrors.push(start_mirror(
-            &config,
+            &house,
             mirror,
             memory_bytes,
-            &metrics,
             &states,
+            compared,
             &mut parts,
-            &stop,
         )?);
     }
     let mirrors: Arc<[MirrorView]> = mirrors.into();
@@ -130,11 +156,19 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         .duration_since(UNIX_EPOCH)
         .ok()
         .map(|since| since.as_secs());
+    let shown = status(&mirrors, started_at_seconds, &config);
+    let service = service(&config, &peers, &states, Arc::clone(&shown));
+    let options = ListenerOptions::new(&config.limits);
+    let listening = server::serve(peers, service, metrics.clone(), options, stop.clone());
+    parts.spawn(async move {
+        listening.await;
+        Ok(())
+    });
     let sources = http::Sources {
         refresh: refresh_contacts(&metrics, &mirrors),
         metrics,
         readiness: readiness(&mirrors, states.clone()),
-        status: status(&mirrors, started_at_seconds, &config),
+        status: shown,
     };
     let http_stop = CancellationToken::new();
     let http_stopped = http_stop.clone();
@@ -204,7 +238,14 @@ struct MirrorView {
     destination: Cluster,
 }
 
-/// A handle on the destination, with connections of its own.
+/// What every part of the process is given.
+struct House<'a> {
+    config: &'a Config,
+    metrics: &'a Metrics,
+    stop: &'a CancellationToken,
+}
+
+/// A handle on a cluster, with connections of its own.
 fn cluster(
     config: &Config,
     mirror: &str,
@@ -226,13 +267,50 @@ fn cluster(
     })
 }
 
+/// What answers the calls of peers and operators.
+fn service(
+    config: &Config,
+    listener: &TcpListener,
+    states: &Handle,
+    status: http::StatusSource,
+) -> MirrorService {
+    let mirrors = config.mirrors.iter().map(|mirror| {
+        let servers = mirror.source.bootstrap_servers.iter();
+        let servers: Vec<String> = servers.map(HostPort::to_string).collect();
+        ConfiguredMirror {
+            name: mirror.name.as_str().into(),
+            filter: mirror.topics.filter.clone(),
+            source_bootstrap: servers.join(",").into(),
+        }
+    });
+    let bound = listener.local_addr().unwrap_or(config.listener.bind);
+    let this = MirrorMember {
+        sidecar: SIDECAR.into(),
+        host: bound.ip().to_string().into(),
+        port: i32::from(bound.port()),
+        version: env!("CARGO_PKG_VERSION").into(),
+        ..MirrorMember::default()
+    };
+    MirrorService::new(
+        states.clone(),
+        mirrors.collect(),
+        status,
+        Arc::new(move || vec![this.clone()]),
+        SIDECAR.into(),
+    )
+}
+
 /// Starts the coordinators of the state topic.
 fn start_coordinators(
-    config: &Config,
-    metrics: &Metrics,
+    house: &House<'_>,
+    created_after: Vec<CancellationToken>,
     parts: &mut JoinSet<Result<(), AppError>>,
-    stop: &CancellationToken,
 ) -> Result<Handle, AppError> {
+    let House {
+        config,
+        metrics,
+        stop,
+    } = *house;
     let servers = &config.destination.bootstrap_servers;
     let cluster = cluster(config, "", Side::Destination, servers)?;
     let (coordinators, handle) = Coordinators::new(CoordinatorParts {
@@ -243,7 +321,8 @@ fn start_coordinators(
             replication_factor: config.state.replication_factor,
         },
         own: watch::channel(None).1,
-        sidecar: "truemirror".into(),
+        created_after,
+        sidecar: SIDECAR.into(),
         incarnation: format!("{:016x}", rand::random::<u64>()).into(),
         address: "".into(),
         request_timeout: config.destination.connection.request_timeout,
@@ -262,14 +341,18 @@ fn start_coordinators(
 
 /// Starts the two tasks of a mirror: its topics and its data path.
 fn start_mirror(
-    config: &Config,
+    house: &House<'_>,
     mirror: &config::Mirror,
     memory_bytes: usize,
-    metrics: &Metrics,
     states: &Handle,
+    compared: CancellationToken,
     parts: &mut JoinSet<Result<(), AppError>>,
-    stop: &CancellationToken,
 ) -> Result<MirrorView, AppError> {
+    let House {
+        config,
+        metrics,
+        stop,
+    } = *house;
     let connection = &config.destination.connection;
     let cluster = |side, servers: &[HostPort]| cluster(config, &mirror.name, side, servers);
     let source = cluster(Side::Source, &mirror.source.bootstrap_servers)?;
@@ -308,6 +391,8 @@ fn start_mirror(
         replication_factor: mirror.topics.replication_factor,
         refresh_interval: mirror.metadata_refresh_interval,
         request_timeout: connection.request_timeout,
+        source_cluster_id: mirror.source.cluster_id.as_deref().map(Arc::from),
+        compared,
     };
     let name = mirror.name.clone();
     let preparing = topics::run(

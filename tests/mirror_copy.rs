@@ -19,6 +19,7 @@ use std::time::Duration;
 use support::checker::{CheckOptions, assert_equal, wait_for_same_end};
 use support::daemon::{Daemon, config};
 use support::kafka::{shared_pair, unique};
+use support::poll_until;
 use support::producer::{CODECS, Producer, ProducerOptions, odd_records, records};
 use support::status::scaled;
 
@@ -155,11 +156,15 @@ async fn a_dead_source_is_no_config_fault_but_the_same_cluster_on_both_sides_is(
         .await;
     let said = daemon.log_lines_with(&["cluster cannot be reached"]);
     assert_eq!(said.len(), 1, "said once: {said:#?}");
-    assert_eq!(
-        daemon.get("/readyz").await.unwrap().0,
-        200,
-        "a dead source does not make it unready"
-    );
+    poll_until(
+        "a dead source does not make it unready",
+        SOON,
+        async || match daemon.get("/readyz").await? {
+            (200, _) => Ok(()),
+            (code, words) => Err(format!("{code}: {words}")),
+        },
+    )
+    .await;
     assert_eq!(
         daemon.terminate(Duration::from_secs(10)).await.code(),
         Some(0)

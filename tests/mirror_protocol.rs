@@ -248,7 +248,10 @@ async fn p05_throttling_is_waited_for_and_shown() {
             ..TestRecord::new(&n.to_string(), "")
         })
         .collect();
-    produce(source, &topic, 0, &content).await;
+    // A broker never hands out a batch that is larger than the quota of its whole window of ten seconds.
+    let options = ProducerOptions::default().batches_of(10);
+    let producer = Producer::new(&source.direct_bootstrap(), &options).await;
+    producer.produce(&topic, 0, &content).await;
     set_quota(source, Some(quota)).await;
     let begin = Instant::now();
     let proxy = source.proxy();

@@ -73,6 +73,8 @@ impl Topics {
             replication_factor,
             refresh_interval: Duration::from_millis(500),
             request_timeout: Duration::from_secs(20),
+            source_cluster_id: None,
+            compared: CancellationToken::new(),
         };
         let cluster = |of: &KafkaCluster, side| {
             let servers = of.bootstrap().split(',').map(str::to_owned).collect();
@@ -90,6 +92,7 @@ impl Topics {
                 replication_factor: 1,
             },
             own: watch::channel(None).1,
+            created_after: Vec::new(),
             sidecar: "test".into(),
             incarnation: unique("run").into(),
             address: "".into(),

@@ -19,9 +19,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -32,7 +33,9 @@ use self::tail::Tail;
 pub use self::topic::{StateTopic, StateTopicError};
 use crate::domain::route;
 use crate::domain::shard::{Draft, PartitionWrite, Refusal, TopicChange};
-use crate::domain::state_log::{MirrorPartition, PartitionValue, TopicValue};
+use crate::domain::state_log::{
+    LastMirrorEpochsValue, MirrorPartition, PartitionValue, TopicValue,
+};
 use crate::domain::types::TopicPartition;
 use crate::kafka::backoff::Backoff;
 use crate::kafka::cluster::Cluster;
@@ -41,6 +44,9 @@ use crate::metrics::Metrics;
 
 /// Requests that wait for one state partition.
 const QUEUE: usize = 1024;
+
+/// News of the state topic are looked at this often at most for mirrors that are being deleted.
+const FORGET_PAUSE: Duration = Duration::from_millis(200);
 
 /// Pauses between looks at the state topic while it cannot be used.
 const RETRIES: Backoff = Backoff {
@@ -64,6 +70,9 @@ pub enum Unavailable {
 
 /// What came of one write: the state epoch, or why there is none.
 pub type WriteAnswer = Result<Result<i32, Refusal>, Unavailable>;
+
+/// What came of one read: the state, and how far the partition was mirrored, where there is such.
+pub type ReadAnswer = Result<(Option<PartitionValue>, Option<LastMirrorEpochsValue>), Unavailable>;
 
 /// One state partition of ours.
 #[derive(Clone, Debug)]
@@ -135,34 +144,38 @@ impl Handle {
         answered.await.map_err(|_| Unavailable::Loading)
     }
 
-    /// Writes states of one mirror's partitions, each by itself, and answers with their state epochs in the order asked.
-    pub async fn write(&self, writes: Vec<(MirrorPartition, PartitionWrite)>) -> Vec<WriteAnswer> {
+    /// Does something for each partition at the coordinator of its state, with one request per coordinator; the answers come in
+    /// the order asked.
+    async fn each<A: Send + 'static, T: Clone + Send + 'static>(
+        &self,
+        asked: Vec<(MirrorPartition, A)>,
+        act: impl Fn(&mut Draft<'_>, &MirrorPartition, &A) -> T + Clone + Send + 'static,
+    ) -> Vec<Result<T, Unavailable>> {
         let count = self.model.partitions();
-        let mut by_place: BTreeMap<i32, Vec<(usize, MirrorPartition, PartitionWrite)>> =
-            BTreeMap::new();
-        let total = writes.len();
-        for (at, (key, write)) in writes.into_iter().enumerate() {
+        let mut by_place: BTreeMap<i32, Vec<(usize, MirrorPartition, A)>> = BTreeMap::new();
+        let mut answers: Vec<Result<T, Unavailable>> =
+            std::iter::repeat_n(Err(Unavailable::NoCoordinator), asked.len()).collect();
+        for (at, (key, what)) in asked.into_iter().enumerate() {
             let place = route::of_partition(&key.mirror, &key.partition, count);
-            by_place.entry(place).or_default().push((at, key, write));
+            by_place.entry(place).or_default().push((at, key, what));
         }
-        let asked = by_place.into_iter().map(|(place, writes)| async move {
-            let order: Vec<usize> = writes.iter().map(|(at, _, _)| *at).collect();
-            let act = move |draft: &mut Draft<'_>| {
-                let each = writes.iter();
-                each.map(|(_, key, write)| draft.write_partition(key, write))
-                    .collect::<Vec<_>>()
-            };
-            match self.ask(|_| place, act).await {
-                Ok(answers) => order
-                    .into_iter()
-                    .zip(answers.into_iter().map(Ok))
-                    .collect::<Vec<_>>(),
-                Err(unavailable) => order.into_iter().map(|at| (at, Err(unavailable))).collect(),
+        let requests = by_place.into_iter().map(|(place, asked)| {
+            let act = act.clone();
+            async move {
+                let order: Vec<usize> = asked.iter().map(|(at, _, _)| *at).collect();
+                let all = move |draft: &mut Draft<'_>| {
+                    let each = asked.iter();
+                    each.map(|(_, key, what)| act(draft, key, what))
+                        .collect::<Vec<T>>()
+                };
+                let answers: Vec<Result<T, Unavailable>> = match self.ask(|_| place, all).await {
+                    Ok(answers) => answers.into_iter().map(Ok).collect(),
+                    Err(unavailable) => order.iter().map(|_| Err(unavailable)).collect(),
+                };
+                order.into_iter().zip(answers).collect::<Vec<_>>()
             }
         });
-        let mut answers: Vec<_> =
-            std::iter::repeat_n(Err(Unavailable::NoCoordinator), total).collect();
-        for (at, answer) in futures::future::join_all(asked).await.into_iter().flatten() {
+        for (at, answer) in join_all(requests).await.into_iter().flatten() {
             if let Some(place) = answers.get_mut(at) {
                 *place = answer;
             }
@@ -170,17 +183,21 @@ impl Handle {
         answers
     }
 
-    /// The state of a partition as its coordinator knows it.
-    ///
-    /// # Errors
-    /// See [`Unavailable`].
-    pub async fn read(&self, key: MirrorPartition) -> Result<Option<PartitionValue>, Unavailable> {
-        let place = {
-            let key = key.clone();
-            move |count| route::of_partition(&key.mirror, &key.partition, count)
-        };
-        self.ask(place, move |draft| draft.partition(&key).cloned())
-            .await
+    /// Writes states of partitions, each by itself, and answers with their state epochs.
+    pub async fn write(&self, writes: Vec<(MirrorPartition, PartitionWrite)>) -> Vec<WriteAnswer> {
+        self.each(writes, |draft, key, write| {
+            draft.write_partition(key, write)
+        })
+        .await
+    }
+
+    /// States of partitions as their coordinators know them, and how far each was mirrored when it was last stopped.
+    pub async fn read(&self, keys: Vec<MirrorPartition>) -> Vec<ReadAnswer> {
+        let asked = keys.into_iter().map(|key| (key, ())).collect();
+        self.each(asked, |draft, key, ()| {
+            (draft.partition(key).cloned(), draft.last_mirror(key))
+        })
+        .await
     }
 
     /// Changes what is wanted of topics of a mirror, each by itself; true where that is news. See [`Draft::change_topic`].
@@ -193,15 +210,39 @@ impl Handle {
         topics: Vec<Arc<str>>,
         change: TopicChange,
         seen_offset: Option<i64>,
+        dry_run: bool,
     ) -> Result<Vec<Result<bool, Refusal>>, Unavailable> {
         let name = Arc::clone(&mirror);
         self.ask(
             move |count| route::of_mirror(&name, count),
             move |draft| {
-                let each = topics.iter();
-                each.map(|topic| draft.change_topic(&mirror, topic, change, seen_offset))
-                    .collect()
+                let each = topics.iter().map(|topic| {
+                    if !dry_run {
+                        return draft.change_topic(&mirror, topic, change, seen_offset);
+                    }
+                    let wanted = draft.would_change_topic(&mirror, topic, change, seen_offset)?;
+                    let known = draft.topic(&mirror, topic).map(|topic| topic.desired);
+                    Ok(known != Some(wanted))
+                });
+                each.collect()
             },
+        )
+        .await
+    }
+
+    /// Begins to forget a mirror.
+    ///
+    /// # Errors
+    /// See [`Unavailable`].
+    pub async fn delete_mirror(
+        &self,
+        mirror: Arc<str>,
+        dry_run: bool,
+    ) -> Result<Result<(), Refusal>, Unavailable> {
+        let name = Arc::clone(&mirror);
+        self.ask(
+            move |count| route::of_mirror(&name, count),
+            move |draft| draft.delete_mirror(&mirror, dry_run),
         )
         .await
     }
@@ -224,7 +265,7 @@ impl Handle {
         .await
     }
 
-    /// Pins the source cluster's id at first contact; answers with the one that is pinned.
+    /// Pins the source cluster's id at first contact, or one that an operator has confirmed.
     ///
     /// # Errors
     /// See [`Unavailable`].
@@ -232,16 +273,12 @@ impl Handle {
         &self,
         mirror: Arc<str>,
         source_cluster_id: Arc<str>,
-        fingerprint: i64,
-    ) -> Result<Arc<str>, Unavailable> {
+        confirmed: bool,
+    ) -> Result<(), Unavailable> {
         let name = Arc::clone(&mirror);
         self.ask(
             move |count| route::of_mirror(&name, count),
-            move |draft| {
-                draft.remember_mirror(&mirror, &source_cluster_id, fingerprint);
-                let pinned = draft.mirror(&mirror).map(|value| &value.source_cluster_id);
-                pinned.map(Arc::clone).unwrap_or(source_cluster_id)
-            },
+            move |draft| draft.remember_mirror(&mirror, &source_cluster_id, confirmed),
         )
         .await
     }
@@ -255,6 +292,8 @@ pub struct CoordinatorParts {
     pub topic: StateTopic,
     /// Which of its partitions are ours; all while nobody shares the work.
     pub own: watch::Receiver<Option<Arc<BTreeSet<i32>>>>,
+    /// The state topic is not created before all of these are cancelled: a mirror may turn out to be one of a cluster to itself.
+    pub created_after: Vec<CancellationToken>,
     /// The sidecar's id.
     pub sidecar: Arc<str>,
     /// Which run of it.
@@ -327,6 +366,8 @@ impl Coordinators {
         let mut tasks = JoinSet::new();
         tasks.spawn(tail.run(stop.child_token()));
         let mut running: BTreeMap<i32, CancellationToken> = BTreeMap::new();
+        let mut changes = self.model.watch();
+        let mut look_at = None;
         loop {
             let own = match &*self.parts.own.borrow_and_update() {
                 Some(own) => BTreeSet::clone(own),
@@ -342,10 +383,41 @@ impl Coordinators {
                     }
                 }
                 Some(_ended) = tasks.join_next() => {}
+                Ok(()) = changes.changed(), if look_at.is_none() => {
+                    look_at = Some(Instant::now() + FORGET_PAUSE);
+                }
+                () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
+                    look_at = None;
+                    self.forget_deleted(&own);
+                }
             }
         }
         self.seats.send_replace(Arc::default());
         while tasks.join_next().await.is_some() {}
+    }
+
+    /// Removes what is left in our state partitions of mirrors that are being deleted: a mirror's own record goes last.
+    fn forget_deleted(&self, own: &BTreeSet<i32>) {
+        let deleting = self.model.mirrors();
+        let deleting = deleting.iter().filter(|(_, value)| value.deleting);
+        for (mirror, _) in deleting {
+            let home = route::of_mirror(mirror, self.parts.topic.partitions);
+            let places = self.model.places_of(mirror);
+            let seats = self.seats.borrow();
+            for place in &places {
+                let last = *place == home && places.len() > 1;
+                let Some(seat) = seats.get(place).filter(|_| own.contains(place) && !last) else {
+                    continue;
+                };
+                let mirror = Arc::clone(mirror);
+                let job = Job(Box::new(move |draft| {
+                    draft.forget_mirror(&mirror);
+                    Box::new(|| {})
+                }));
+                // A full queue is asked again with the next news.
+                let _asked = seat.jobs.try_send(job);
+            }
+        }
     }
 
     /// Starts the actors of partitions that became ours and ends those of others.
@@ -421,7 +493,14 @@ impl Coordinators {
         let mut failures = 0_u32;
         let mut said: Option<String> = None;
         loop {
-            match topic::prepare(&self.parts.cluster, topic, self.parts.request_timeout).await {
+            let parts = &self.parts;
+            let prepared = topic::prepare(
+                &parts.cluster,
+                topic,
+                parts.request_timeout,
+                &parts.created_after,
+            );
+            match prepared.await {
                 Ok(true) => break,
                 Ok(false) => {
                     sleep(RETRIES.first).await;

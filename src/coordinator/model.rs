@@ -207,6 +207,17 @@ impl ReadModel {
         .collect()
     }
 
+    /// The state partitions in which something is remembered of a mirror.
+    pub(super) fn places_of(&self, mirror: &Arc<str>) -> Vec<i32> {
+        let shards = self.read();
+        let with = shards.iter().enumerate().filter(|(_, followed)| {
+            let mut keys = followed.shard.iter();
+            keys.any(|(key, _)| key.mirror() == Some(mirror))
+        });
+        with.filter_map(|(place, _)| i32::try_from(place).ok())
+            .collect()
+    }
+
     /// Every topic of a mirror that something is remembered of.
     pub fn topics(&self, of: &str) -> BTreeMap<Arc<str>, TopicValue> {
         let shards = self.read();

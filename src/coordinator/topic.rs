@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use crate::kafka::admin::{AdminError, NewTopic, create_topic, describe_configs};
 use crate::kafka::cluster::{Cluster, ClusterError, Lane, Topics};
 use crate::kafka::connect::ConnectError;
@@ -100,6 +102,7 @@ pub(super) async fn prepare(
     cluster: &Cluster,
     topic: &StateTopic,
     timeout: Duration,
+    created_after: &[CancellationToken],
 ) -> Result<bool, StateTopicError> {
     let names = Topics::Named(vec![Arc::clone(&topic.name)]);
     let metadata = cluster.refresh(names).await?;
@@ -135,6 +138,9 @@ pub(super) async fn prepare(
             }
         }
         return Ok(true);
+    }
+    for token in created_after {
+        token.cancelled().await;
     }
     let brokers = i16::try_from(metadata.brokers.len()).unwrap_or(i16::MAX);
     let new = NewTopic {

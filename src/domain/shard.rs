@@ -343,10 +343,31 @@ impl<'s> Draft<'s> {
             mirror: Arc::clone(mirror),
             topic: Arc::clone(topic),
         };
-        let old = match self.topic(mirror, topic) {
-            Some(value) => value.clone(),
-            None => return Err(Refusal::UnknownTopic),
+        let desired = self.would_change_topic(mirror, topic, change, seen_offset)?;
+        let old = self.topic(mirror, topic).cloned().unwrap_or_default();
+        if desired == old.desired {
+            return Ok(false);
+        }
+        self.put_topic(key, TopicValue { desired, ..old });
+        Ok(true)
+    }
+
+    /// What [`Draft::change_topic`] would make the desired state, without doing so.
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub fn would_change_topic(
+        &self,
+        mirror: &Arc<str>,
+        topic: &Arc<str>,
+        change: TopicChange,
+        seen_offset: Option<i64>,
+    ) -> Result<DesiredState, Refusal> {
+        let key = StateKey::Topic {
+            mirror: Arc::clone(mirror),
+            topic: Arc::clone(topic),
         };
+        let old = self.topic(mirror, topic).ok_or(Refusal::UnknownTopic)?;
         let written_at = if self.latest.contains_key(&key) {
             Some(i64::MAX)
         } else {
@@ -357,19 +378,47 @@ impl<'s> Draft<'s> {
         {
             return Err(Refusal::Overtaken);
         }
-        let desired = match (change, old.desired) {
-            (TopicChange::Start, DesiredState::Paused) => return Err(Refusal::NotStopped),
-            (TopicChange::Pause, DesiredState::Stopped) => return Err(Refusal::BeingStopped),
-            (TopicChange::Resume, DesiredState::Stopped) => return Err(Refusal::NotPaused),
-            (TopicChange::Start | TopicChange::Resume, _) => DesiredState::Mirroring,
-            (TopicChange::Pause, _) => DesiredState::Paused,
-            (TopicChange::Stop, _) => DesiredState::Stopped,
-        };
-        if desired == old.desired {
-            return Ok(false);
+        match (change, old.desired) {
+            (TopicChange::Start, DesiredState::Paused) => Err(Refusal::NotStopped),
+            (TopicChange::Pause, DesiredState::Stopped) => Err(Refusal::BeingStopped),
+            (TopicChange::Resume, DesiredState::Stopped) => Err(Refusal::NotPaused),
+            (TopicChange::Start | TopicChange::Resume, _) => Ok(DesiredState::Mirroring),
+            (TopicChange::Pause, _) => Ok(DesiredState::Paused),
+            (TopicChange::Stop, _) => Ok(DesiredState::Stopped),
         }
-        self.put_topic(key, TopicValue { desired, ..old });
-        Ok(true)
+    }
+
+    /// Begins to forget a mirror: its keys are removed by the coordinators that have them, its own last.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownMirror`], [`Refusal::NotEmpty`].
+    pub fn delete_mirror(&mut self, mirror: &Arc<str>, dry_run: bool) -> Result<(), Refusal> {
+        let known = self.mirror(mirror).cloned().ok_or(Refusal::UnknownMirror)?;
+        let topics = self.shard.iter().filter_map(|(key, _)| match key {
+            StateKey::Topic { mirror: of, topic } if of == mirror => Some(topic),
+            _ => None,
+        });
+        for topic in topics {
+            let desired = self.topic(mirror, topic).map(|topic| topic.desired);
+            if desired.is_some_and(|desired| desired != DesiredState::Stopped) {
+                return Err(Refusal::NotEmpty(Arc::clone(topic)));
+            }
+        }
+        if !known.deleting && !dry_run {
+            let state_epoch = known.state_epoch.saturating_add(1);
+            let value = MirrorValue {
+                deleting: true,
+                state_epoch,
+                ..known
+            };
+            self.put(
+                StateKey::Mirror {
+                    mirror: Arc::clone(mirror),
+                },
+                Some(StateValue::Mirror(value)),
+            );
+        }
+        Ok(())
     }
 
     /// Remembers of a topic what is to be remembered before it is first worked on. The desired state is kept.
@@ -400,17 +449,17 @@ impl<'s> Draft<'s> {
         );
     }
 
-    /// Remembers what is to be remembered of a mirror. The id of its source cluster is pinned: once known, it stays.
-    pub fn remember_mirror(&mut self, mirror: &Arc<str>, cluster_id: &Arc<str>, fingerprint: i64) {
+    /// Remembers the id of a mirror's source cluster. It is pinned: once known, it stays, unless an operator has confirmed that
+    /// another one is wanted.
+    pub fn remember_mirror(&mut self, mirror: &Arc<str>, cluster_id: &Arc<str>, confirmed: bool) {
         let old = self.mirror(mirror).cloned().unwrap_or_default();
-        let source_cluster_id = if old.source_cluster_id.is_empty() {
+        let source_cluster_id = if old.source_cluster_id.is_empty() || confirmed {
             Arc::clone(cluster_id)
         } else {
             Arc::clone(&old.source_cluster_id)
         };
         let new = MirrorValue {
             source_cluster_id,
-            fingerprint,
             ..old.clone()
         };
         if new != old || old.state_epoch == 0 {
@@ -654,8 +703,8 @@ mod tests {
         let (mut shard, mut log) = (Shard::default(), Vec::new());
         let (mirror, other): (Arc<str>, Arc<str>) = ("m".into(), "other".into());
         let mut draft = Draft::new(&shard);
-        draft.remember_mirror(&mirror, &"id".into(), 1);
-        draft.remember_mirror(&other, &"id".into(), 1);
+        draft.remember_mirror(&mirror, &"id".into(), false);
+        draft.remember_mirror(&other, &"id".into(), false);
         draft.remember_topic(&mirror, &"t".into(), TopicValue::default());
         let write = PartitionWrite {
             last_mirror: last_mirror(LeaderEpoch(3), 10),
@@ -675,15 +724,20 @@ mod tests {
     }
 
     #[test]
-    fn the_first_cluster_id_stays() {
+    fn the_first_cluster_id_stays_unless_another_is_confirmed() {
         let shard = Shard::default();
         let mirror: Arc<str> = "m".into();
         let mut draft = Draft::new(&shard);
-        for (id, fingerprint) in [("", 1), ("first", 1), ("second", 1), ("second", 2)] {
-            draft.remember_mirror(&mirror, &id.into(), fingerprint);
+        for (id, confirmed, pinned) in [
+            ("", false, ""),
+            ("first", false, "first"),
+            ("second", false, "first"),
+            ("second", true, "second"),
+            ("second", true, "second"),
+        ] {
+            draft.remember_mirror(&mirror, &id.into(), confirmed);
+            assert_eq!(&*draft.mirror(&mirror).unwrap().source_cluster_id, pinned);
         }
-        let found = draft.mirror(&mirror).unwrap();
-        assert_eq!((&*found.source_cluster_id, found.fingerprint), ("first", 2));
         assert_eq!(draft.into_records().len(), 3);
     }
 

@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 
 use super::partition::{Failure, PartitionKey};
 use super::{Alarm, Event, Mirror, reads};
-use crate::coordinator::{Unavailable, WriteAnswer};
+use crate::coordinator::{Handle, Unavailable, WriteAnswer};
 use crate::domain::append::{AppendMachine, Comparison};
 use crate::domain::shard::PartitionWrite;
 use crate::domain::state::{DesiredState, PartitionState};
@@ -115,6 +115,13 @@ impl Mirror {
     pub(super) fn look_at_states(&mut self) {
         let model = self.parts.states.model().clone();
         if !model.is_loaded() || self.expiration.is_none() {
+            return;
+        }
+        // One that was deleted is not begun anew by this process, whatever its file says.
+        self.deleted |= model
+            .mirror(&self.mirror)
+            .is_some_and(|mirror| mirror.deleting);
+        if self.deleted {
             return;
         }
         let topics = model.topics(&self.mirror);
@@ -325,11 +332,7 @@ impl Mirror {
                 partition.recorded.wanted = None;
                 let states = self.parts.states.clone();
                 self.asked.push(
-                    async move {
-                        let found = states.read(name).await;
-                        Event::StateRead(key, found)
-                    }
-                    .boxed(),
+                    async move { Event::StateRead(key, read_one(&states, name).await) }.boxed(),
                 );
             }
             Err(unavailable) => {
@@ -365,8 +368,7 @@ impl Mirror {
                 self.asked.push(
                     async move {
                         tokio::time::sleep(WRITE_PAUSE).await;
-                        let found = states.read(name).await;
-                        Event::StateRead(key, found)
+                        Event::StateRead(key, read_one(&states, name).await)
                     }
                     .boxed(),
                 );
@@ -646,6 +648,17 @@ impl Mirror {
         );
         self.save(key, write);
     }
+}
+
+/// The state of one partition as its coordinator has it.
+async fn read_one(
+    states: &Handle,
+    key: MirrorPartition,
+) -> Result<Option<PartitionValue>, Unavailable> {
+    let answer = states.read(vec![key]).await.pop();
+    answer
+        .unwrap_or(Err(Unavailable::NoCoordinator))
+        .map(|(state, _)| state)
 }
 
 /// A write that only changes the state.

@@ -230,6 +230,8 @@ struct Mirror {
     states_version: watch::Receiver<u64>,
     /// A look at the state topic is due soon.
     states_alarm: bool,
+    /// The mirror has been deleted by an operator.
+    deleted: bool,
     source_leaders: watch::Receiver<Arc<Leaders>>,
     destination_leaders: watch::Receiver<Arc<Leaders>>,
     summary_at: Instant,
@@ -245,6 +247,7 @@ impl Mirror {
             unsaved: BTreeSet::new(),
             states_version: parts.states.model().watch(),
             states_alarm: false,
+            deleted: false,
             budget: Budget::new(parts.memory_bytes),
             source_leaders: parts.source.watch(),
             destination_leaders: parts.destination.watch(),

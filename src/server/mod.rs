@@ -7,6 +7,7 @@
 mod connection;
 mod dispatch;
 mod frames;
+mod handlers;
 mod rejection;
 mod service;
 
@@ -24,6 +25,7 @@ use tracing::{debug, info, warn};
 
 use self::connection::Connection;
 use self::dispatch::Dispatch;
+pub use self::handlers::{ConfiguredMirror, MembersSource, MirrorService, StatusSource};
 use self::rejection::{Complaints, Rejection};
 pub use self::service::Service;
 use crate::config::Limits;

@@ -58,6 +58,11 @@ pub struct TopicsOptions {
     pub refresh_interval: Duration,
     /// How long each answer may take.
     pub request_timeout: Duration,
+    /// The id that the source must have, if the configuration says one.
+    pub source_cluster_id: Option<Arc<str>>,
+    /// Cancelled as soon as both clusters have been listed, or cannot be: until then nothing is created anywhere, since they
+    /// may be one and the same.
+    pub compared: CancellationToken,
 }
 
 /// Why the topics of a mirror cannot be looked after at all.
@@ -107,6 +112,9 @@ pub async fn run(
         stage,
         filter: options.filter,
         refresh_interval: options.refresh_interval,
+        source_cluster_id: options.source_cluster_id,
+        compared: options.compared,
+        another_source: None,
         source_contact,
         destination_contact,
         sets,
@@ -118,6 +126,7 @@ pub async fn run(
         troubled: false,
         troubled_rounds: 0,
         seeded: false,
+        deleted: false,
         look_at_stopped: None,
     };
     tokio::select! {
@@ -138,6 +147,8 @@ enum Outcome {
     Prepared(Arc<str>, Result<Ready, Trouble>),
     Held(Arc<str>, Result<usize, Trouble>),
     Restored(Arc<str>, Result<(), Trouble>),
+    /// The source's cluster id has been written down, or could not be.
+    Pinned(bool),
 }
 
 /// A step that waits for its turn.
@@ -200,6 +211,10 @@ struct Keeper {
     stage: Arc<Stage>,
     filter: TopicFilter,
     refresh_interval: Duration,
+    source_cluster_id: Option<Arc<str>>,
+    compared: CancellationToken,
+    /// Why the mirror is halted: the source is not the cluster that it was.
+    another_source: Option<String>,
     source_contact: Arc<Contact>,
     destination_contact: Arc<Contact>,
     sets: watch::Sender<Arc<TopicSet>>,
@@ -216,6 +231,8 @@ struct Keeper {
     troubled_rounds: u32,
     /// The topics that the state topic knows have been taken in.
     seeded: bool,
+    /// An operator has deleted the mirror: this process does not begin it anew.
+    deleted: bool,
     /// When the state topic is looked at for topics that have been stopped.
     look_at_stopped: Option<Instant>,
 }
@@ -292,6 +309,11 @@ impl Keeper {
                 self.steps = self.steps.saturating_sub(1);
                 self.prepared(&topic, result);
             }
+            Outcome::Pinned(done) => {
+                if !done {
+                    self.try_again_soon();
+                }
+            }
             Outcome::Restored(topic, result) => {
                 self.steps = self.steps.saturating_sub(1);
                 if let Some(known) = self.topics.get_mut(&topic) {
@@ -314,6 +336,15 @@ impl Keeper {
     }
 
     fn listed(&mut self, listed: Listed) -> Result<(), TopicsError> {
+        if let (Ok(source), Ok(destination)) = (&listed.source, &listed.destination)
+            && let (Some(cluster_id), Some(other)) = (&source.cluster_id, &destination.cluster_id)
+            && cluster_id == other
+        {
+            return Err(TopicsError::SameCluster {
+                cluster_id: Arc::clone(cluster_id),
+            });
+        }
+        self.compared.cancel();
         for (result, contact) in [
             (&listed.source, &self.source_contact),
             (&listed.destination, &self.destination_contact),
@@ -327,6 +358,11 @@ impl Keeper {
             self.try_again_soon();
             return Ok(());
         }
+        let mirror = self.stage.states.model().mirror(&self.stage.mirror);
+        self.deleted |= mirror.is_some_and(|mirror| mirror.deleting);
+        if self.deleted {
+            return Ok(());
+        }
         if !self.seeded {
             self.seeded = true;
             self.seed();
@@ -338,12 +374,8 @@ impl Keeper {
             self.try_again_soon();
             return Ok(());
         };
-        if let (Some(cluster_id), Some(other)) = (&source.cluster_id, &destination.cluster_id)
-            && cluster_id == other
-        {
-            return Err(TopicsError::SameCluster {
-                cluster_id: Arc::clone(cluster_id),
-            });
+        if !self.is_the_same_source(source.cluster_id.as_ref()) {
+            return Ok(());
         }
         for (name, found) in &source.topics {
             let wanted = may_be_mirrored(name, found.is_internal)
@@ -358,6 +390,55 @@ impl Keeper {
         // What other topics the listings brought is forgotten again.
         self.follow();
         Ok(())
+    }
+
+    /// Compares the source's cluster id with the one that is pinned, and pins it at first contact. Another cluster under the
+    /// source's address halts the mirror until an operator says, in the configuration, that it is the right one.
+    fn is_the_same_source(&mut self, found: Option<&Arc<str>>) -> bool {
+        let Some(found) = found else {
+            return true;
+        };
+        let remembered = self.stage.states.model().mirror(&self.stage.mirror);
+        let pinned = remembered
+            .map(|mirror| mirror.source_cluster_id)
+            .filter(|id| !id.is_empty());
+        let confirmed = self.source_cluster_id.as_ref() == Some(found);
+        let fault = match (&self.source_cluster_id, &pinned) {
+            (Some(wanted), _) if wanted != found => Some(format!(
+                "the source is cluster {found}, but mirror.source.cluster_id is {wanted}; correct one of bootstrap_servers and \
+                 cluster_id in [mirror.source]"
+            )),
+            (None, Some(pinned)) if pinned != found => Some(format!(
+                "the source is cluster {found}, but this mirror was begun with cluster {pinned}; if that is wanted, set \
+                 mirror.source.cluster_id = \"{found}\", else correct mirror.source.bootstrap_servers"
+            )),
+            _ => None,
+        };
+        let Some(reason) = fault else {
+            self.another_source = None;
+            if pinned.as_ref() != Some(found) {
+                let stage = Arc::clone(&self.stage);
+                let (id, confirmed) = (Arc::clone(found), confirmed);
+                self.running.push(Box::pin(async move {
+                    let mirror = Arc::clone(&stage.mirror);
+                    let pinned = stage.states.remember_mirror(mirror, id, confirmed).await;
+                    Outcome::Pinned(pinned.is_ok())
+                }));
+            }
+            return true;
+        };
+        if self.another_source.as_ref() != Some(&reason) {
+            error!(mirror = %self.stage.mirror, %reason, "mirror halted");
+            self.another_source = Some(reason.clone());
+        }
+        let names: Vec<_> = self.topics.keys().cloned().collect();
+        for name in names {
+            if let Some(topic) = self.topics.get_mut(&name) {
+                topic.said = Some(reason.clone());
+            }
+            self.fail(&name, reason.clone(), true);
+        }
+        false
     }
 
     /// Topics that the state topic knows: they are the mirror's also while the source cannot be asked, and they have the ids
