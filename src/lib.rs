@@ -83,6 +83,8 @@
 //! | hold | setting those configs of a destination topic under which faithful records are neither refused nor changed nor deleted |
 //! | lane | one of our connections to a broker, for one purpose |
 //! | fetcher | one loop of Fetch requests, for one source broker, one destination broker and one number |
+//! | listener | where a process speaks Kafka's protocol itself: the mirror calls of KIP-1279, for operators and other processes |
+//! | sidecar, member | one process of truemirror, as the others of the same destination know it |
 //! | foreign writer | whoever else writes to a mirrored topic at the destination |
 //!
 //! # What is not obvious
@@ -108,6 +110,10 @@
 //! - **Topics that miss in one listing are not deleted topics.** A broker that starts lists fewer; it takes two listings and, where
 //!   there are topic ids, another id.
 //! - **DeleteRecords is refused for a topic that is compacted only**, hence `compact,delete` on held topics.
+//! - **A socket that is closed with bytes unread is reset**, and a reset takes the last answers with it: the listener shuts down its
+//!   half first and reads over what is left.
+//! - **Two error numbers of KIP-1279, 134 and 136, mean something else in Kafka 4.4**: `ErrorCode::mirror_name` is for answers to
+//!   mirror calls.
 //! - **`retention.ms` counts record timestamps**: an old record that is mirrored today would be deleted today, hence the hold.
 //!
 //! # Decisions

@@ -11,6 +11,7 @@ use tokio::runtime::Runtime;
 use tracing::error;
 use tracing_subscriber::EnvFilter;
 use truemirror::app;
+use truemirror::cli::operate::{self, OperateError};
 use truemirror::cli::verify::{self as comparing, VerifyArgs};
 use truemirror::cli::{CheckArgs, Cli, Command, ConfigArgs, check as checking, exit};
 use truemirror::config::{Config, Log, LogFormat};
@@ -24,6 +25,14 @@ fn main() -> ExitCode {
         Command::Run(args) => run(&args),
         Command::Check(args) => check(&args),
         Command::Verify(args) => verify(&args),
+        Command::List(args) => operate(operate::list(&args)),
+        Command::Describe(args) => operate(operate::describe(&args)),
+        Command::Start(args) => operate(operate::start(&args)),
+        Command::Pause(args) => operate(operate::pause(&args)),
+        Command::Resume(args) => operate(operate::resume(&args)),
+        Command::Stop(args) => operate(operate::stop(&args)),
+        Command::Recover(args) => operate(operate::recover(&args)),
+        Command::Delete(args) => operate(operate::delete(&args)),
     };
     ExitCode::from(done.unwrap_or_else(|code| code))
 }
@@ -67,6 +76,23 @@ fn verify(args: &VerifyArgs) -> Result<u8, u8> {
     }
 }
 
+/// A command that asks a running truemirror. It needs no configuration; what it logs is an error, or what RUST_LOG names.
+fn operate(command: impl Future<Output = Result<bool, OperateError>>) -> Result<u8, u8> {
+    let log = Log {
+        level: "error".to_owned(),
+        format: LogFormat::Text,
+    };
+    start_logging(&log).map_err(failed)?;
+    match runtime()?.block_on(command) {
+        Ok(true) => Ok(exit::DONE),
+        Ok(false) => Err(exit::FAILED),
+        Err(reason) => {
+            let code = failed(&reason);
+            Err(if reason.is_usage() { exit::USAGE } else { code })
+        }
+    }
+}
+
 /// The checked configuration and a runtime, with logging set up. The configured log level is the daemon's: whoever waits
 /// for a table wants to read only what is wrong, and names another level.
 fn prepare(args: &ConfigArgs, level: Option<&str>) -> Result<(Config, Runtime), u8> {
@@ -76,12 +102,14 @@ fn prepare(args: &ConfigArgs, level: Option<&str>) -> Result<(Config, Runtime), 
         log.level = level.to_owned();
     }
     start_logging(&log).map_err(bad_config)?;
+    Ok((config, runtime()?))
+}
+
+fn runtime() -> Result<Runtime, u8> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();
-    let runtime =
-        runtime.map_err(|error| failed(format_args!("cannot start the runtime: {error}")))?;
-    Ok((config, runtime))
+    runtime.map_err(|error| failed(format_args!("cannot start the runtime: {error}")))
 }
 
 /// Where standard error is closed nobody can be told; the exit code still says it.

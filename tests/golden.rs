@@ -598,7 +598,7 @@ fn describe_cluster_mirrors() {
     response::<DescribeClusterMirrorsRequest>(
         0,
         r##"
-        00 00 01 03                  # length
+        00 00 01 09                  # length
         00 00 00 07                  # correlation id
         00                           # header: no tagged fields
         00 00 00 00                  # throttle time
@@ -640,7 +640,7 @@ fn describe_cluster_mirrors() {
             ea 07 03 03 "c2"         # tag 1002, 3 bytes: source cluster id
             eb 07 01 00              # tag 1003, 1 byte: the source is not reachable
             ec 07 05 05 "gone"       # tag 1004, 5 bytes: error message
-        02                           # tagged fields: 2
+        03                           # tagged fields: 3
           00 1c                      # tag 0, 28 bytes: lookup results
             02                       # 1
               00 01 02 03 04 05 06 07  # topic id
@@ -658,6 +658,7 @@ fn describe_cluster_mirrors() {
               00 00 00 03            # broker id
               04 "1.2"               # version
               00                     # no tagged fields
+          e9 07 03 03 "s1"           # tag 1001, 3 bytes: who answers
         "##,
         DescribeClusterMirrorsResponse {
             mirrors: vec![DescribedMirror {
@@ -711,6 +712,7 @@ fn describe_cluster_mirrors() {
                 broker_id: BrokerId(3),
                 version: "1.2".into(),
             }],
+            answering: Some("s1".into()),
             ..DescribeClusterMirrorsResponse::default()
         },
     );

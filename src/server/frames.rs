@@ -9,7 +9,10 @@ use tokio::time::Instant;
 use super::rejection::Rejection;
 use crate::wire::frame::{LENGTH_BYTES, checked_length};
 
-/// Bytes reserved ahead of those that have come.
+/// Bytes reserved at least before reading: small requests, several of them in one read.
+const LEAST_RESERVED_BYTES: usize = 4 * 1024;
+
+/// Bytes reserved at most ahead of those that have come, whatever a length says.
 const RESERVED_BYTES: usize = 16 * 1024;
 
 /// Why there is no further frame.
@@ -67,7 +70,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
                 Ok(frame) => return Ok(frame),
                 Err(missing) => missing,
             };
-            self.buffer.reserve(missing.min(RESERVED_BYTES));
+            self.buffer
+                .reserve(missing.clamp(LEAST_RESERVED_BYTES, RESERVED_BYTES));
             match self.read.read_buf(&mut self.buffer).await {
                 Ok(0) => return Err(ReadEnd::Gone(None)),
                 Ok(_) => {}
@@ -105,12 +109,17 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use tokio::io::ReadBuf;
+
     use super::*;
 
     /// The frames in `bytes` when they come in pieces of `step`, and how it ends.
     async fn read(bytes: &[u8], step: usize) -> (Vec<Vec<u8>>, String) {
-        let mut pieces = tokio_test_stream(bytes, step);
-        let mut reader = FrameReader::new(&mut pieces, 10);
+        let mut reader = FrameReader::new(pieces(bytes, step), 10);
         let mut frames = Vec::new();
         loop {
             match reader.next().await {
@@ -120,26 +129,26 @@ mod tests {
         }
     }
 
-    fn tokio_test_stream(bytes: &[u8], step: usize) -> impl AsyncRead + Unpin {
-        let pieces: Vec<io::Result<Bytes>> = bytes
-            .chunks(step)
-            .map(|piece| Ok(Bytes::copy_from_slice(piece)))
-            .collect();
-        PiecedStream(pieces.into())
+    fn pieces(bytes: &[u8], step: usize) -> PiecedStream {
+        let pieces = bytes.chunks(step).map(Bytes::copy_from_slice);
+        PiecedStream(pieces.collect())
     }
 
-    struct PiecedStream(std::collections::VecDeque<io::Result<Bytes>>);
+    struct PiecedStream(VecDeque<Bytes>);
 
     impl AsyncRead for PiecedStream {
         fn poll_read(
-            mut self: std::pin::Pin<&mut Self>,
-            _: &mut std::task::Context<'_>,
-            buffer: &mut tokio::io::ReadBuf<'_>,
-        ) -> std::task::Poll<io::Result<()>> {
-            if let Some(piece) = self.0.pop_front() {
-                buffer.put_slice(&piece?);
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            if let Some(mut piece) = self.0.pop_front() {
+                buffer.put_slice(&piece.split_to(piece.len().min(buffer.remaining())));
+                if !piece.is_empty() {
+                    self.0.push_front(piece);
+                }
             }
-            std::task::Poll::Ready(Ok(()))
+            Poll::Ready(Ok(()))
         }
     }
 

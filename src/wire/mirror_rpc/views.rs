@@ -104,6 +104,8 @@ wire_struct! {
         0 => lookup_results: Vec<LastMirrorEpochResult> [0..],
         /// Ours: all processes of this destination, the answering one included.
         1000 => members: Vec<MirrorMember> [0..],
+        /// Ours: which of them answers, by its id.
+        1001 => answering: Option<Arc<str>> [0..],
     }
 }
 
