@@ -1,0 +1,373 @@
+//! States of mirrored partitions on real Kafka: operators' commands, what survives a restart, and what stands in the state topic.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::as_conversions,
+    clippy::print_stderr,
+    reason = "test code: a broken assumption is a failed test, and its figures are printed"
+)]
+
+#[cfg(test)]
+mod support;
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::checker::{CheckOptions, assert_equal, ends, read_all, wait_for_same_end};
+use support::daemon::{Daemon, config, state_topic};
+use support::kafka::{ConfigOf, KafkaCluster, shared_pair, unique};
+use support::poll_until;
+use support::producer::{Load, Producer, ProducerOptions, TestRecord, records};
+use support::status::{is_in, partition, reason, wait_failed, wait_mirrored};
+use tokio::time::Instant;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Runs a command of an operator against the daemon.
+async fn operate(daemon: &mut Daemon, arguments: &[&str]) -> Output {
+    let server = daemon.addr_of("listener ready").await.to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_truemirror"));
+    command.args(arguments).args(["--server", &server]);
+    tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap()
+}
+
+/// The same, and it must be done.
+async fn done(daemon: &mut Daemon, arguments: &[&str]) -> String {
+    let output = operate(daemon, arguments).await;
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {out}\n{err}");
+    out
+}
+
+/// The same, and it must be refused with these words.
+async fn refused(daemon: &mut Daemon, arguments: &[&str], words: &str) {
+    let output = operate(daemon, arguments).await;
+    let all = format!("{}\n{}", text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {all}");
+    assert!(all.contains(words), "{arguments:?}: {all}");
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+async fn produce(cluster: &KafkaCluster, topic: &str, records: &[TestRecord]) {
+    let producer = Producer::new(&cluster.bootstrap(), &ProducerOptions::default()).await;
+    producer.produce(topic, 0, records).await;
+}
+
+fn start(source: &KafkaCluster, destination: &KafkaCluster, topics: &[&str]) -> Daemon {
+    Daemon::start(&config(
+        &source.bootstrap(),
+        &destination.bootstrap(),
+        topics,
+        "",
+    ))
+}
+
+async fn wait_in(daemon: &mut Daemon, topic: &str, index: i32, state: &str) -> Value {
+    let what = format!("{topic}-{index} {state}");
+    daemon
+        .wait_until(&what, SOON, |status| is_in(status, topic, index, state))
+        .await
+}
+
+async fn end_of(cluster: &KafkaCluster, topic: &str) -> i64 {
+    ends(&cluster.bootstrap(), topic, "read_uncommitted").await[&0].1
+}
+
+async fn restart(daemon: &mut Daemon) {
+    let ended = daemon.terminate(Duration::from_secs(10)).await;
+    assert_eq!(ended.code(), Some(0), "{:#?}", daemon.log());
+    daemon.start_again();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_topic_stands_still_over_restarts_until_it_is_resumed() {
+    let (source, destination) = shared_pair().await;
+    let (paused, other) = (unique("paused"), unique("other"));
+    for topic in [&paused, &other] {
+        source.create_topic(topic, 1, 1, &[]).await;
+        produce(source, topic, &records(1, 100)).await;
+    }
+    let mut daemon = start(source, destination, &[&paused, &other]);
+    for topic in [&paused, &other] {
+        wait_mirrored(&mut daemon, topic, 0, SOON).await;
+    }
+    let said = done(
+        &mut daemon,
+        &[
+            "pause",
+            "--mirror",
+            "test",
+            "--topics",
+            &paused,
+            "--dry-run",
+        ],
+    )
+    .await;
+    assert!(said.contains(&paused), "{said}");
+    assert!(is_in(
+        &daemon.status().await.unwrap(),
+        &paused,
+        0,
+        "MIRRORING"
+    ));
+    done(
+        &mut daemon,
+        &["pause", "--mirror", "test", "--topics", &paused],
+    )
+    .await;
+    wait_in(&mut daemon, &paused, 0, "PAUSED").await;
+    // Once more is no fault.
+    done(
+        &mut daemon,
+        &["pause", "--mirror", "test", "--topics", &paused],
+    )
+    .await;
+    restart(&mut daemon).await;
+    for topic in [&paused, &other] {
+        produce(source, topic, &records(2, 50)).await;
+    }
+    wait_in(&mut daemon, &paused, 0, "PAUSED").await;
+    let (from, to) = (source.bootstrap(), destination.bootstrap());
+    wait_for_same_end(&from, &to, &[&other], SOON).await;
+    assert_eq!(end_of(destination, &paused).await, 100);
+    let shown = done(&mut daemon, &["describe", "--mirror", "test", "--json"]).await;
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let shown = shown.as_array().unwrap();
+    let one = shown.iter().find(|p| p["topic"] == *paused).unwrap();
+    assert_eq!(one["state"], "PAUSED", "{one}");
+    done(
+        &mut daemon,
+        &["resume", "--mirror", "test", "--topics", &paused],
+    )
+    .await;
+    wait_for_same_end(&from, &to, &[&paused], SOON).await;
+    wait_in(&mut daemon, &paused, 0, "MIRRORING").await;
+    assert_equal(&from, &to, &[&paused, &other], &CheckOptions::default()).await;
+    assert_eq!(
+        daemon.metric_sum("truemirror_failures_total", &[]).await,
+        0.0
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_topic_has_everything_is_writable_and_has_its_own_configs_back() {
+    let (source, destination) = shared_pair().await;
+    let topic = unique("stopped");
+    let own = [
+        ("retention.ms", "86400000"),
+        ("max.message.bytes", "2000000"),
+    ];
+    source.create_topic(&topic, 1, 1, &own).await;
+    produce(source, &topic, &records(1, 100)).await;
+    let mut daemon = start(source, destination, &[&topic]);
+    wait_mirrored(&mut daemon, &topic, 0, SOON).await;
+    let held = destination
+        .describe_config(&ConfigOf::Topic(topic.clone()))
+        .await;
+    assert_eq!(held["retention.ms"], "-1");
+    let load = Load::start(&source.bootstrap(), 500, &[(topic.clone(), 0)]);
+    poll_until("records flow", SOON, async || match load.delivered() {
+        0 => Err("none".into()),
+        _ => Ok(()),
+    })
+    .await;
+    let asked = Instant::now();
+    let before = load.delivered() + 100;
+    let output = operate(
+        &mut daemon,
+        &["stop", "--mirror", "test", "--topics", &topic],
+    )
+    .await;
+    assert_eq!(
+        output.status.code(),
+        Some(2),
+        "without --yes: {}",
+        text(&output.stderr)
+    );
+    done(
+        &mut daemon,
+        &["stop", "--mirror", "test", "--topics", &topic, "--yes"],
+    )
+    .await;
+    wait_in(&mut daemon, &topic, 0, "STOPPED").await;
+    eprintln!("stopped within {:?} under load", asked.elapsed());
+    load.stop().await;
+    let end = end_of(destination, &topic).await;
+    assert!(
+        end > before as i64,
+        "{end} is not beyond the {before} records of before"
+    );
+    // The fence is a control record: nobody sees it, and it is the last offset.
+    let visible = read_all(&destination.bootstrap(), &topic, "read_committed").await;
+    assert_eq!(visible.len() as i64, end - 1);
+    let theirs = read_all(&source.bootstrap(), &topic, "read_committed").await;
+    assert_eq!(visible[..], theirs[..visible.len()]);
+    poll_until("its configs are its own", SOON, async || {
+        let found = destination
+            .describe_config(&ConfigOf::Topic(topic.clone()))
+            .await;
+        let right = own.iter().all(|(key, value)| found[*key] == *value)
+            && found["message.timestamp.after.max.ms"] == "3600000";
+        if right {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
+    })
+    .await;
+    produce(destination, &topic, &records(3, 10)).await;
+    assert_eq!(end_of(destination, &topic).await, end + 10);
+    restart(&mut daemon).await;
+    wait_in(&mut daemon, &topic, 0, "STOPPED").await;
+    refused(
+        &mut daemon,
+        &["pause", "--mirror", "test", "--topics", &topic],
+        "MIRROR_TOPIC_BEING_STOPPED",
+    )
+    .await;
+    assert_eq!(end_of(destination, &topic).await, end + 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_and_its_reason_survive_a_restart_and_recover_brings_the_partition_back() {
+    let (source, destination) = shared_pair().await;
+    let topic = unique("foreign");
+    source.create_topic(&topic, 1, 1, &[]).await;
+    produce(source, &topic, &records(1, 10)).await;
+    let mut daemon = start(source, destination, &[&topic]);
+    wait_mirrored(&mut daemon, &topic, 0, SOON).await;
+    produce(destination, &topic, &records(9, 1)).await;
+    produce(source, &topic, &records(2, 10)).await;
+    let why = wait_failed(&mut daemon, &topic, 0, &["another writer"], SOON).await;
+    poll_until("it is written down", SOON, async || {
+        let shown = done(&mut daemon, &["describe", "--failed", "--json"]).await;
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        let one = &shown[0];
+        if one["retryAttempt"] == -1 && one["stateEpoch"].as_i64() >= Some(3) {
+            Ok(())
+        } else {
+            Err(shown.to_string())
+        }
+    })
+    .await;
+    restart(&mut daemon).await;
+    let status = wait_in(&mut daemon, &topic, 0, "FAILED").await;
+    assert_eq!(reason(&status, &topic, 0), why);
+    assert_eq!(partition(&status, &topic, 0).unwrap()["permanent"], true);
+    // Without its cause gone it fails again, for what it finds now.
+    done(
+        &mut daemon,
+        &["recover", "--mirror", "test", "--topics", &topic],
+    )
+    .await;
+    wait_failed(&mut daemon, &topic, 0, &["offset 10"], SOON).await;
+    destination.delete_topic(&topic).await;
+    restart(&mut daemon).await;
+    done(
+        &mut daemon,
+        &["recover", "--mirror", "test", "--topics", &topic],
+    )
+    .await;
+    wait_mirrored(&mut daemon, &topic, 0, SOON).await;
+    let (from, to) = (source.bootstrap(), destination.bootstrap());
+    assert_equal(&from, &to, &[&topic], &CheckOptions::default()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mirror_is_deleted_only_when_all_is_stopped_and_nothing_is_left_of_it() {
+    let (source, destination) = shared_pair().await;
+    let topic = unique("deleted");
+    source.create_topic(&topic, 1, 1, &[]).await;
+    produce(source, &topic, &records(1, 10)).await;
+    let mut daemon = start(source, destination, &[&topic]);
+    wait_mirrored(&mut daemon, &topic, 0, SOON).await;
+    let delete = ["delete", "--mirror", "test", "--yes"];
+    refused(&mut daemon, &delete, "CLUSTER_MIRROR_NOT_EMPTY").await;
+    refused(
+        &mut daemon,
+        &["delete", "--mirror", "nobody", "--yes"],
+        "UNKNOWN_CLUSTER_MIRROR",
+    )
+    .await;
+    done(&mut daemon, &["stop", "--mirror", "test", "--all", "--yes"]).await;
+    wait_in(&mut daemon, &topic, 0, "STOPPED").await;
+    done(&mut daemon, &delete).await;
+    let state = state_topic(&[&topic]);
+    poll_until("only tombstones are left", SOON, async || {
+        let lines = read_all(&destination.bootstrap(), &state, "read_committed").await;
+        // Type 2, mirror "test", the topic; the last record of a key counts.
+        let of_partition: Vec<_> = lines.iter().filter(|line| line.contains(&topic)).collect();
+        let last = of_partition
+            .last()
+            .map(|line| (*line).clone())
+            .unwrap_or_default();
+        if last.contains("value null") || last.ends_with("null") {
+            Ok(())
+        } else {
+            Err(format!("{of_partition:#?}"))
+        }
+    })
+    .await;
+    let end = end_of(destination, &topic).await;
+    produce(source, &topic, &records(2, 10)).await;
+    restart_without_its_mirror(&mut daemon, &topic).await;
+    let listed = done(&mut daemon, &["list"]).await;
+    assert!(!listed.contains(&topic), "{listed}");
+    assert_eq!(end_of(destination, &topic).await, end);
+}
+
+/// Starts it again with another topic in its file, under the same state topic.
+async fn restart_without_its_mirror(daemon: &mut Daemon, topic: &str) {
+    let file = daemon.config_file();
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(
+        &file,
+        text.replace(
+            &format!("include = [\"{topic}\"]"),
+            "include = [\"nothing\"]",
+        ),
+    )
+    .unwrap();
+    restart(daemon).await;
+    poll_until("ready", SOON, async || {
+        match daemon.get("/readyz").await? {
+            (200, _) => Ok(()),
+            (code, words) => Err(format!("{code}: {words}")),
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_used_for_something_else_is_not_taken_for_the_state_topic() {
+    let (source, destination) = shared_pair().await;
+    let topic = unique("else");
+    source.create_topic(&topic, 1, 1, &[]).await;
+    let state = state_topic(&[&topic]);
+    let others = [("cleanup.policy", "delete")];
+    destination.create_topic(&state, 4, 1, &others).await;
+    let mut daemon = start(source, destination, &[&topic]);
+    poll_until("it is said", SOON, async || {
+        let said =
+            daemon.log_lines_with(&["ERROR", "cleanup.policy=delete", "cleanup.policy=compact"]);
+        (said.len() == 1)
+            .then_some(())
+            .ok_or_else(|| format!("{said:?}"))
+    })
+    .await;
+    assert_eq!(daemon.get("/readyz").await.unwrap().0, 503);
+    let compact = [("cleanup.policy", Some("compact"))];
+    destination
+        .alter_config(&ConfigOf::Topic(state), &compact)
+        .await;
+    wait_in(&mut daemon, &topic, 0, "MIRRORING").await;
+}
