@@ -509,14 +509,14 @@ async fn each_topic_is_one_line_and_a_refusal_has_its_name_and_words() {
         "bad-paused: REFUSED: MIRROR_TOPIC_ALREADY_PAUSED (140): the topic is paused; resume it first\n\
          bad-words: REFUSED: TOPIC_ALREADY_IN_CLUSTER_MIRROR (138): west has it\n\
          orders: pausing\n\
-         mirror east: 1 topics pausing, 2 refused\n"
+         mirror east: 1 topic pausing, 2 refused\n"
     );
     // Names need no look at what is there.
     assert_eq!(service.asked().len(), 1);
     let outcome = run(server, "resume --mirror east --topics orders").await;
     assert_eq!(
         (outcome.code, outcome.stdout.as_str()),
-        (0, "orders: resuming\nmirror east: 1 topics resuming\n")
+        (0, "orders: resuming\nmirror east: 1 topic resuming\n")
     );
     assert!(service.asked()[1].starts_with("ResumeMirrorTopicsRequest"));
 }
@@ -529,27 +529,27 @@ async fn a_dry_run_says_so_to_the_server_and_to_people() {
         (
             "start --mirror m --topics a --dry-run",
             "a: would be started",
-            "mirror m: 1 topics would be started (dry run, nothing was changed)",
+            "mirror m: 1 topic would be started (dry run, nothing was changed)",
         ),
         (
             "pause --mirror m --topics a --dry-run",
             "a: would be paused",
-            "mirror m: 1 topics would be paused (dry run, nothing was changed)",
+            "mirror m: 1 topic would be paused (dry run, nothing was changed)",
         ),
         (
             "resume --mirror m --topics a --dry-run",
             "a: would be resumed",
-            "mirror m: 1 topics would be resumed (dry run, nothing was changed)",
+            "mirror m: 1 topic would be resumed (dry run, nothing was changed)",
         ),
         (
             "stop --mirror m --topics a --dry-run",
             "a: would be stopped",
-            "mirror m: 1 topics would be stopped (dry run, nothing was changed)",
+            "mirror m: 1 topic would be stopped (dry run, nothing was changed)",
         ),
         (
             "recover --mirror m --topics a --dry-run",
             "a: would be tried again",
-            "mirror m: 1 topics would be tried again (dry run, nothing was changed)",
+            "mirror m: 1 topic would be tried again (dry run, nothing was changed)",
         ),
         (
             "delete --mirror m --dry-run",
@@ -626,7 +626,7 @@ async fn patterns_and_all_mean_the_topics_with_something_to_do() {
         (outcome.code, outcome.stdout.as_str()),
         (
             0,
-            "mirror west: nothing to do: of the 1 topics that match none would be resumed\n"
+            "mirror west: nothing to do: 1 topic found, none would be resumed\n"
         )
     );
     let outcome = run(server, "pause --mirror west --topics x.*,y+").await;
@@ -649,7 +649,7 @@ async fn start_passes_names_and_patterns_on() {
     .await;
     assert_eq!(
         (outcome.code, outcome.stdout.as_str()),
-        (0, "orders: starting\nmirror east: 1 topics starting\n")
+        (0, "orders: starting\nmirror east: 1 topic starting\n")
     );
     let asked = service.asked();
     for part in [
@@ -680,7 +680,10 @@ async fn stop_without_a_terminal_needs_consent() {
     let outcome = run(server, "stop --mirror east --topics orders --yes").await;
     assert_eq!(
         (outcome.code, outcome.stdout.as_str()),
-        (0, "orders: stopping\nmirror east: 1 topics stopping\n")
+        (
+            0,
+            "orders: stopping\nmirror east: 1 topic stopping; writable as soon as truemirror describe shows STOPPED\n"
+        )
     );
 }
 

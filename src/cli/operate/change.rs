@@ -49,6 +49,14 @@ impl Change {
         }
     }
 
+    /// What to wait for.
+    const fn then(self) -> &'static str {
+        match self {
+            Self::Stop => "; writable as soon as truemirror describe shows STOPPED",
+            Self::Pause | Self::Resume | Self::Recover => "",
+        }
+    }
+
     /// What would become of it.
     const fn would(self) -> &'static str {
         match self {
@@ -147,7 +155,7 @@ impl Order<'_> {
                 }
             ),
         };
-        self.tell(outcome, change.doing(), change.would())
+        self.tell(outcome, change.doing(), change.would(), change.then())
     }
 
     /// The topics to name, or `None` if there is nothing to do, which is said.
@@ -176,8 +184,9 @@ impl Order<'_> {
         }
         let left_out = resolved.left_out.len();
         let line = format!(
-            "mirror {}: nothing to do: of the {left_out} topics that match none {}",
+            "mirror {}: nothing to do: {} found, none {}",
             self.mirror,
+            topics_of(left_out),
             change.would()
         );
         say(&mut io::stdout(), &line)?;
@@ -240,7 +249,7 @@ impl Order<'_> {
                 patterns: selection.texts(),
             });
         }
-        self.tell(outcome, "starting", "would be started")
+        self.tell(outcome, "starting", "would be started", "")
     }
 
     /// Asks for the mirror to be forgotten.
@@ -269,7 +278,13 @@ impl Order<'_> {
     }
 
     /// One line for each topic, and one that counts; true if nothing was refused.
-    fn tell(&self, outcome: Outcome, doing: &str, would: &str) -> Result<bool, OperateError> {
+    fn tell(
+        &self,
+        outcome: Outcome,
+        doing: &str,
+        would: &str,
+        then: &str,
+    ) -> Result<bool, OperateError> {
         let what = format!("mirror {}", self.mirror);
         let of_topic = outcome
             .topics
@@ -296,16 +311,22 @@ impl Order<'_> {
             say(&mut stdout, &line)?;
         }
         let good = outcome.topics.len().saturating_sub(refused);
-        let mut line = format!("{what}: {good} topics {done}");
+        let mut line = format!("{what}: {} {done}", topics_of(good));
         if refused > 0 {
             line.push_str(&format!(", {refused} refused"));
         }
         if self.dry_run {
             line.push_str(" (dry run, nothing was changed)");
+        } else if good > 0 {
+            line.push_str(then);
         }
         say(&mut stdout, &line)?;
         Ok(refused == 0)
     }
+}
+
+fn topics_of(count: usize) -> String {
+    format!("{count} topic{}", if count == 1 { "" } else { "s" })
 }
 
 fn say(to: &mut impl Write, line: &str) -> Result<(), OperateError> {

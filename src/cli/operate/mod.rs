@@ -160,6 +160,8 @@ pub async fn describe(args: &DescribeArgs) -> Result<bool, OperateError> {
         return print(&shown).map(|()| true);
     }
     let clear = io::stdout().is_terminal();
+    // One for all turns: an interrupt between two of them would be nobody's.
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     loop {
         let mut shown = if clear {
             // Cursor home, and everything behind it erased (ECMA-48).
@@ -169,7 +171,7 @@ pub async fn describe(args: &DescribeArgs) -> Result<bool, OperateError> {
         };
         let looked = tokio::select! {
             looked = picture(args) => looked,
-            _ = tokio::signal::ctrl_c() => return Ok(true),
+            _ = &mut interrupted => return Ok(true),
         };
         match looked {
             Ok(picture) => shown.extend(picture),
@@ -180,7 +182,7 @@ pub async fn describe(args: &DescribeArgs) -> Result<bool, OperateError> {
         print(&shown)?;
         tokio::select! {
             () = sleep(WATCH_INTERVAL) => {}
-            _ = tokio::signal::ctrl_c() => return Ok(true),
+            _ = &mut interrupted => return Ok(true),
         }
     }
 }

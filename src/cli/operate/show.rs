@@ -216,9 +216,10 @@ fn summary(rows: &[Row<'_>]) -> String {
     let lag = known
         .map(|row| row.partition.lag)
         .fold(0, i64::saturating_add);
+    let number = rows.len();
     format!(
-        "{} partitions: {}; lag {} records",
-        rows.len(),
+        "{number} partition{}: {}; lag {} records",
+        if number == 1 { "" } else { "s" },
         counts.join(", "),
         count(lag)
     )
