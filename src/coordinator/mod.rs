@@ -368,6 +368,8 @@ impl Coordinators {
         let mut running: BTreeMap<i32, CancellationToken> = BTreeMap::new();
         let mut changes = self.model.watch();
         let mut look_at = None;
+        // False once nobody will say any more which state partitions are ours.
+        let mut shared = true;
         loop {
             let own = match &*self.parts.own.borrow_and_update() {
                 Some(own) => BTreeSet::clone(own),
@@ -376,12 +378,7 @@ impl Coordinators {
             self.seat(&own, &mut running, &mut tasks, &stop);
             tokio::select! {
                 () = stop.cancelled() => break,
-                changed = self.parts.own.changed() => {
-                    if changed.is_err() {
-                        stop.cancelled().await;
-                        break;
-                    }
-                }
+                changed = self.parts.own.changed(), if shared => shared = changed.is_ok(),
                 Some(_ended) = tasks.join_next() => {}
                 Ok(()) = changes.changed(), if look_at.is_none() => {
                     look_at = Some(Instant::now() + FORGET_PAUSE);

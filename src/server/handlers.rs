@@ -747,6 +747,7 @@ impl Service for MirrorService {
             mirrors: self.describe(&request),
             lookup_results: lookups,
             members: (self.inner.members)(),
+            answering: Some(Arc::clone(&self.inner.sidecar)),
             ..DescribeClusterMirrorsResponse::default()
         }
     }
