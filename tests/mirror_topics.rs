@@ -43,6 +43,11 @@ fn patterns(texts: &[&str]) -> NamePatterns {
     patterns
 }
 
+fn wall_clock_ms() -> i64 {
+    let since = std::time::UNIX_EPOCH.elapsed().unwrap();
+    i64::try_from(since.as_millis()).unwrap()
+}
+
 /// What the daemon does for the topics of one mirror, driven by a test.
 struct Topics {
     sets: watch::Receiver<Arc<TopicSet>>,
@@ -98,7 +103,7 @@ impl Topics {
             address: "".into(),
             request_timeout: Duration::from_secs(20),
             producer_expiration: Duration::from_secs(86_400),
-            wall_clock_ms: || 1_800_000_000_000,
+            wall_clock_ms,
             metrics: Metrics::new("test").unwrap(),
         });
         let mut coordinating = JoinSet::new();
