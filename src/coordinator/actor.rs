@@ -14,6 +14,7 @@ use crate::domain::shard::{Draft, Shard};
 use crate::domain::state_log::{CoordinatorValue, StateKey, StateRecord, StateValue};
 use crate::kafka::backoff::Backoff;
 use crate::kafka::contact::chain;
+use crate::kafka::group::Lease;
 
 /// The coordinator's record is repeated after this, so that the broker never forgets the producer: it does so by the time of
 /// records, a day after the last one by default.
@@ -52,6 +53,8 @@ pub(super) struct Actor {
     pub(super) log: StateLog,
     pub(super) jobs: mpsc::Receiver<Job>,
     pub(super) wall_clock_ms: fn() -> i64,
+    /// The right to decide: without contact to the group it runs out, and somebody else may have it.
+    pub(super) lease: Lease,
     /// Told when it has loaded, and when it has to load again.
     pub(super) loaded: Box<dyn Fn(bool) + Send>,
 }
@@ -134,6 +137,13 @@ impl Actor {
                 () = sleep_until(repeat_at) => None,
             };
             match outcome {
+                // They are dropped: who asked comes again.
+                Some(_) if !self.lease.may_decide() => {
+                    debug!(
+                        partition = self.index,
+                        "no contact to the group, nothing is decided"
+                    );
+                }
                 Some(jobs) => {
                     let mut draft = Draft::new(shard);
                     let answers: Vec<Answer> =

@@ -10,6 +10,7 @@
 
 mod actor;
 mod log;
+pub mod messages;
 mod model;
 mod tail;
 mod topic;
@@ -24,13 +25,15 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use self::actor::{Actor, Identity, Job};
 use self::log::StateLog;
+use self::messages::{read_answers, read_request, write_answers, write_request};
 pub use self::model::ReadModel;
 use self::tail::Tail;
 pub use self::topic::{StateTopic, StateTopicError};
+use crate::domain::assign::STATE_TOPIC;
 use crate::domain::route;
 use crate::domain::shard::{Draft, PartitionWrite, Refusal, TopicChange};
 use crate::domain::state_log::{
@@ -39,8 +42,12 @@ use crate::domain::state_log::{
 use crate::domain::types::TopicPartition;
 use crate::kafka::backoff::Backoff;
 use crate::kafka::cluster::Cluster;
+use crate::kafka::connect::Address;
 use crate::kafka::contact::chain;
+use crate::kafka::group::{GroupHandle, Membership};
+use crate::kafka::peer::{PeerError, Peers};
 use crate::metrics::Metrics;
+use crate::wire::schema::Request;
 
 /// Requests that wait for one state partition.
 const QUEUE: usize = 1024;
@@ -53,6 +60,9 @@ const RETRIES: Backoff = Backoff {
     first: Duration::from_millis(100),
     cap: Duration::from_secs(5),
 };
+
+/// A peer that does not answer for so long is asked again later.
+const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a state was neither read nor written. All of them pass: ask again after a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,6 +96,8 @@ pub struct Handle {
     seats: watch::Receiver<Arc<BTreeMap<i32, Seat>>>,
     loaded: watch::Receiver<BTreeSet<i32>>,
     model: ReadModel,
+    peers: Arc<Peers>,
+    incarnation: Arc<str>,
 }
 
 impl fmt::Debug for Handle {
@@ -183,21 +195,164 @@ impl Handle {
         answers
     }
 
-    /// Writes states of partitions, each by itself, and answers with their state epochs.
-    pub async fn write(&self, writes: Vec<(MirrorPartition, PartitionWrite)>) -> Vec<WriteAnswer> {
+    /// Writes states of partitions whose coordinator this process is, each by itself, and answers with their state epochs.
+    pub async fn write_here(
+        &self,
+        writes: Vec<(MirrorPartition, PartitionWrite)>,
+    ) -> Vec<WriteAnswer> {
         self.each(writes, |draft, key, write| {
             draft.write_partition(key, write)
         })
         .await
     }
 
-    /// States of partitions as their coordinators know them, and how far each was mirrored when it was last stopped.
-    pub async fn read(&self, keys: Vec<MirrorPartition>) -> Vec<ReadAnswer> {
+    /// States of partitions whose coordinator this process is, and how far each was mirrored when it was last stopped.
+    pub async fn read_here(&self, keys: Vec<MirrorPartition>) -> Vec<ReadAnswer> {
         let asked = keys.into_iter().map(|key| (key, ())).collect();
         self.each(asked, |draft, key, ()| {
             (draft.partition(key).cloned(), draft.last_mirror(key))
         })
         .await
+    }
+
+    /// Writes states of one mirror's partitions wherever they are coordinated, each by itself.
+    pub async fn write(
+        &self,
+        mirror: &Arc<str>,
+        writes: Vec<(MirrorPartition, PartitionWrite)>,
+    ) -> Vec<WriteAnswer> {
+        self.everywhere(
+            writes,
+            |(key, _)| key,
+            |here| self.write_here(here),
+            async |address: Address, there: Vec<(MirrorPartition, PartitionWrite)>| {
+                let request = write_request(mirror, &self.incarnation, &there);
+                let response = self.peers.call(&address, &request, PEER_TIMEOUT).await;
+                response.map(write_answers)
+            },
+        )
+        .await
+    }
+
+    /// States of one mirror's partitions as their coordinators know them, wherever they are.
+    pub async fn read(&self, mirror: &Arc<str>, keys: Vec<MirrorPartition>) -> Vec<ReadAnswer> {
+        self.everywhere(
+            keys,
+            |key| key,
+            |here| self.read_here(here),
+            async |address: Address, there: Vec<MirrorPartition>| {
+                let request = read_request(mirror, &there);
+                let response = self.peers.call(&address, &request, PEER_TIMEOUT).await;
+                response.map(read_answers)
+            },
+        )
+        .await
+    }
+
+    /// Asks here what is coordinated here, and each peer once for what it coordinates; the answers come in the order asked.
+    async fn everywhere<A: Clone, T: Clone>(
+        &self,
+        asked: Vec<A>,
+        key: impl Fn(&A) -> &MirrorPartition,
+        here: impl AsyncFnOnce(Vec<A>) -> Vec<Result<T, Unavailable>>,
+        there: impl AsyncFn(
+            Address,
+            Vec<A>,
+        )
+            -> Result<BTreeMap<TopicPartition, Result<T, Unavailable>>, PeerError>,
+    ) -> Vec<Result<T, Unavailable>> {
+        let count = self.model.partitions();
+        let mut answers: Vec<Result<T, Unavailable>> =
+            std::iter::repeat_n(Err(Unavailable::NoCoordinator), asked.len()).collect();
+        let mut local: Vec<(usize, A)> = Vec::new();
+        let mut remote: BTreeMap<String, (Address, Vec<(usize, A)>)> = BTreeMap::new();
+        {
+            let seats = self.seats.borrow();
+            for (at, one) in asked.into_iter().enumerate() {
+                let partition = key(&one);
+                let place = route::of_partition(&partition.mirror, &partition.partition, count);
+                if seats.contains_key(&place) {
+                    local.push((at, one));
+                } else if let Some(address) = self.elsewhere(place) {
+                    let peer = remote
+                        .entry(address.to_string())
+                        .or_insert_with(|| (address, Vec::new()));
+                    peer.1.push((at, one));
+                }
+            }
+        }
+        let (order, local): (Vec<usize>, Vec<A>) = local.into_iter().unzip();
+        let from_peers = join_all(remote.into_values().map(|(address, asked)| {
+            let there = &there;
+            let key = &key;
+            async move {
+                let wanted: Vec<(usize, TopicPartition)> = asked
+                    .iter()
+                    .map(|(at, one)| (*at, key(one).partition.clone()))
+                    .collect();
+                let asked = asked.into_iter().map(|(_, one)| one).collect();
+                match there(address.clone(), asked).await {
+                    Ok(mut found) => wanted
+                        .into_iter()
+                        .filter_map(|(at, partition)| Some((at, found.remove(&partition)?)))
+                        .collect(),
+                    Err(error) => {
+                        debug!(peer = %address, error = %chain(&error), "a coordinator does not answer");
+                        // What it did is not known.
+                        let loading = |(at, _)| (at, Err(Unavailable::Loading));
+                        wanted.into_iter().map(loading).collect::<Vec<_>>()
+                    }
+                }
+            }
+        }));
+        let (from_here, from_peers) = futures::join!(here(local), from_peers);
+        let all = order
+            .into_iter()
+            .zip(from_here)
+            .chain(from_peers.into_iter().flatten());
+        for (at, answer) in all {
+            if let Some(place) = answers.get_mut(at) {
+                *place = answer;
+            }
+        }
+        answers
+    }
+
+    /// Where a state partition is coordinated, if it is by another sidecar.
+    fn elsewhere(&self, place: i32) -> Option<Address> {
+        let value = self.model.coordinator(place)?;
+        (value.incarnation != self.incarnation)
+            .then(|| value.address.parse().ok())
+            .flatten()
+    }
+
+    /// True if this process coordinates what concerns a mirror as a whole.
+    pub fn coordinates(&self, mirror: &str) -> bool {
+        let count = self.model.partitions();
+        count > 0
+            && self
+                .loaded
+                .borrow()
+                .contains(&route::of_mirror(mirror, count))
+    }
+
+    /// Asks the coordinator of a mirror, if it is another sidecar, what this process was asked. `None` if nobody else is known to
+    /// be it.
+    pub async fn forward<R: Request>(
+        &self,
+        mirror: &str,
+        request: &R,
+    ) -> Option<Result<R::Response, Unavailable>> {
+        let place = route::of_mirror(mirror, self.model.partitions());
+        if self.seats.borrow().contains_key(&place) {
+            return None;
+        }
+        let address = self.elsewhere(place)?;
+        let answer = self.peers.call(&address, request, PEER_TIMEOUT).await;
+        Some(answer.map_err(|error| {
+            debug!(peer = %address, error = %chain(&error), "a coordinator does not answer");
+            Unavailable::NoCoordinator
+        }))
     }
 
     /// Changes what is wanted of topics of a mirror, each by itself; true where that is news. See [`Draft::change_topic`].
@@ -290,8 +445,8 @@ pub struct CoordinatorParts {
     pub cluster: Cluster,
     /// The state topic.
     pub topic: StateTopic,
-    /// Which of its partitions are ours; all while nobody shares the work.
-    pub own: watch::Receiver<Option<Arc<BTreeSet<i32>>>>,
+    /// Which of its partitions are ours.
+    pub group: GroupHandle,
     /// The state topic is not created before all of these are cancelled: a mirror may turn out to be one of a cluster to itself.
     pub created_after: Vec<CancellationToken>,
     /// The sidecar's id.
@@ -338,6 +493,8 @@ impl Coordinators {
             seats: seats.subscribe(),
             loaded: loaded.subscribe(),
             model: model.clone(),
+            peers: Arc::default(),
+            incarnation: Arc::clone(&parts.incarnation),
         };
         let coordinators = Self {
             parts,
@@ -349,7 +506,7 @@ impl Coordinators {
     }
 
     /// Runs until it is stopped: prepares the state topic, follows it, and coordinates the state partitions that are ours.
-    pub async fn run(mut self, stop: CancellationToken) {
+    pub async fn run(self, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => return,
             () = self.prepare() => {}
@@ -363,34 +520,49 @@ impl Coordinators {
             request_timeout: self.parts.request_timeout,
             model: self.model.clone(),
         };
-        let mut tasks = JoinSet::new();
-        tasks.spawn(tail.run(stop.child_token()));
+        let mut following = JoinSet::new();
+        following.spawn(tail.run(stop.child_token()));
+        let mut actors: JoinSet<i32> = JoinSet::new();
         let mut running: BTreeMap<i32, CancellationToken> = BTreeMap::new();
+        let mut membership = self.parts.group.membership();
         let mut changes = self.model.watch();
         let mut look_at = None;
-        // False once nobody will say any more which state partitions are ours.
-        let mut shared = true;
         loop {
-            let own = match &*self.parts.own.borrow_and_update() {
-                Some(own) => BTreeSet::clone(own),
-                None => (0..count).collect(),
-            };
-            self.seat(&own, &mut running, &mut tasks, &stop);
+            let now = Arc::clone(&membership.borrow_and_update());
+            self.seat(&now.state, &mut running, &mut actors, &stop);
+            self.give_up(&now, &running);
             tokio::select! {
                 () = stop.cancelled() => break,
-                changed = self.parts.own.changed(), if shared => shared = changed.is_ok(),
-                Some(_ended) = tasks.join_next() => {}
+                Ok(()) = membership.changed() => {}
+                Some(ended) = actors.join_next() => {
+                    // One that broke takes the process down: its partition would be nobody's.
+                    if let Ok(index) = ended
+                        && running.get(&index).is_some_and(CancellationToken::is_cancelled)
+                    {
+                        running.remove(&index);
+                    }
+                }
                 Ok(()) = changes.changed(), if look_at.is_none() => {
                     look_at = Some(Instant::now() + FORGET_PAUSE);
                 }
                 () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
                     look_at = None;
-                    self.forget_deleted(&own);
+                    self.forget_deleted(&now.state);
                 }
             }
         }
         self.seats.send_replace(Arc::default());
-        while tasks.join_next().await.is_some() {}
+        while actors.join_next().await.is_some() {}
+        while following.join_next().await.is_some() {}
+    }
+
+    /// Says of state partitions that go to another that nothing is done for them here any more.
+    fn give_up(&self, now: &Membership, running: &BTreeMap<i32, CancellationToken>) {
+        let silent = now
+            .revoking
+            .iter()
+            .filter(|tp| &*tp.topic == STATE_TOPIC && !running.contains_key(&tp.partition));
+        self.parts.group.given_up(now.round, silent);
     }
 
     /// Removes what is left in our state partitions of mirrors that are being deleted: a mirror's own record goes last.
@@ -422,20 +594,17 @@ impl Coordinators {
         &self,
         own: &BTreeSet<i32>,
         running: &mut BTreeMap<i32, CancellationToken>,
-        tasks: &mut JoinSet<()>,
+        actors: &mut JoinSet<i32>,
         stop: &CancellationToken,
     ) {
         let mut seats = BTreeMap::clone(&self.seats.borrow());
         seats.retain(|index, _| own.contains(index));
-        running.retain(|index, stop| {
-            let ours = own.contains(index);
-            if !ours {
-                stop.cancel();
-                self.loaded.send_if_modified(|loaded| loaded.remove(index));
-            }
-            ours
-        });
+        for (index, stop) in running.iter().filter(|(index, _)| !own.contains(index)) {
+            stop.cancel();
+            self.loaded.send_if_modified(|loaded| loaded.remove(index));
+        }
         for index in own {
+            // One that came back before its last actor was done is seated when that one has ended.
             if running.contains_key(index) {
                 continue;
             }
@@ -443,8 +612,11 @@ impl Coordinators {
             let (jobs, queue) = mpsc::channel(QUEUE);
             seats.insert(*index, Seat { jobs });
             running.insert(*index, stop_actor.clone());
-            let actor = self.actor(*index, queue);
-            tasks.spawn(actor.run(stop_actor));
+            let (index, actor) = (*index, self.actor(*index, queue));
+            actors.spawn(async move {
+                actor.run(stop_actor).await;
+                index
+            });
         }
         self.seats.send_replace(Arc::new(seats));
     }
@@ -472,6 +644,7 @@ impl Coordinators {
             ),
             jobs,
             wall_clock_ms: parts.wall_clock_ms,
+            lease: parts.group.lease().clone(),
             loaded: Box::new(move |is| {
                 loaded.send_if_modified(|all| {
                     if is {

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use crate::domain::route;
 use crate::domain::shard::Shard;
 use crate::domain::state_log::{
-    LastMirrorEpochsValue, MirrorPartition, MirrorValue, PartitionValue, StateKey, StateRecord,
-    StateValue, TopicValue,
+    CoordinatorValue, LastMirrorEpochsValue, MirrorPartition, MirrorValue, PartitionValue,
+    StateKey, StateRecord, StateValue, TopicValue,
 };
 
 /// One state partition as it was read.
@@ -189,6 +189,18 @@ impl ReadModel {
             &key,
             |value| match value {
                 StateValue::Mirror(value) => Some(value.clone()),
+                _ => None,
+            },
+        )
+    }
+
+    /// Who coordinates a state partition.
+    pub fn coordinator(&self, place: i32) -> Option<CoordinatorValue> {
+        self.value(
+            |_| place,
+            &StateKey::Coordinator,
+            |value| match value {
+                StateValue::Coordinator(value) => Some(value.clone()),
                 _ => None,
             },
         )

@@ -211,6 +211,9 @@ pub enum Refusal {
     /// A mirror with topics that are not stopped.
     #[error("topic {0} is not stopped; stop all topics of the mirror first")]
     NotEmpty(Arc<str>),
+    /// Another sidecar, which coordinates the state, says so in these words.
+    #[error("{0}")]
+    Elsewhere(Arc<str>),
 }
 
 /// The records that requests make, one after the other, before any of them is in the log.

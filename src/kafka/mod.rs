@@ -12,6 +12,7 @@ pub mod fetch_session;
 pub mod fetcher;
 pub mod leaders;
 pub mod offsets;
+pub mod peer;
 mod pool;
 pub mod read_error;
 pub mod request_error;

@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use super::service::Service;
 use crate::config::{NamePatterns, TopicFilter};
-use crate::coordinator::{Handle, ReadAnswer, Unavailable, WriteAnswer};
+use crate::coordinator::messages::{read_result, refused, unavailable, write_of, write_result};
+use crate::coordinator::{Handle, Unavailable};
 use crate::domain::route;
-use crate::domain::shard::{PartitionWrite, Refusal, TopicChange, last_mirror};
+use crate::domain::shard::{PartitionWrite, Refusal, TopicChange};
 use crate::domain::state::{DesiredState, PartitionState};
 use crate::domain::state_log::{MirrorPartition, PartitionValue, TopicValue};
 use crate::domain::status::{MirrorStatus, PartitionStatus, Status};
-use crate::domain::types::{LeaderEpoch, TopicPartition};
+use crate::domain::types::TopicPartition;
 use crate::wire::error_code::ErrorCode;
 use crate::wire::mirror_rpc::{
     DeleteClusterMirrorRequest, DeleteClusterMirrorResponse, DescribeClusterMirrorsRequest,
@@ -21,11 +22,10 @@ use crate::wire::mirror_rpc::{
     DescribedMirrorTopic, LastMirrorEpochPartition, LastMirrorEpochResult,
     ListClusterMirrorsRequest, ListClusterMirrorsResponse, ListedMirror, MirrorMember,
     MirrorTopicResult, PauseMirrorTopicsRequest, PauseMirrorTopicsResponse,
-    ReadMirrorStatesPartitionResult, ReadMirrorStatesRequest, ReadMirrorStatesResponse,
-    ReadMirrorStatesTopicResult, RecoverMirrorTopicsRequest, RecoverMirrorTopicsResponse,
-    ResumeMirrorTopicsRequest, ResumeMirrorTopicsResponse, StartMirrorTopicsRequest,
-    StartMirrorTopicsResponse, StopMirrorTopicsRequest, StopMirrorTopicsResponse,
-    WriteMirrorStatesPartition, WriteMirrorStatesPartitionResult, WriteMirrorStatesRequest,
+    ReadMirrorStatesRequest, ReadMirrorStatesResponse, ReadMirrorStatesTopicResult,
+    RecoverMirrorTopicsRequest, RecoverMirrorTopicsResponse, ResumeMirrorTopicsRequest,
+    ResumeMirrorTopicsResponse, StartMirrorTopicsRequest, StartMirrorTopicsResponse,
+    StopMirrorTopicsRequest, StopMirrorTopicsResponse, WriteMirrorStatesRequest,
     WriteMirrorStatesResponse, WriteMirrorStatesTopicResult,
 };
 
@@ -73,31 +73,6 @@ type Failure = (ErrorCode, Option<Arc<str>>);
 
 fn failure(code: ErrorCode, words: impl fmt::Display) -> Failure {
     (code, Some(words.to_string().into()))
-}
-
-fn unavailable(reason: Unavailable) -> Failure {
-    let code = match reason {
-        Unavailable::Loading => ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
-        Unavailable::NoCoordinator => ErrorCode::NOT_COORDINATOR,
-        Unavailable::Busy => ErrorCode::COORDINATOR_NOT_AVAILABLE,
-    };
-    failure(code, reason)
-}
-
-/// The code of a refusal, as KIP-1279's prototype has them.
-fn refused(refusal: &Refusal) -> Failure {
-    let code = match refusal {
-        Refusal::StateEpoch { .. } => ErrorCode::FENCED_STATE_EPOCH,
-        Refusal::Transition { .. } | Refusal::Overtaken => ErrorCode::INVALID_CLUSTER_MIRROR_STATES,
-        Refusal::UnknownMirror => ErrorCode::UNKNOWN_CLUSTER_MIRROR,
-        Refusal::UnknownTopic => ErrorCode::TOPIC_NOT_IN_CLUSTER_MIRROR,
-        Refusal::OtherMirror(_) => ErrorCode::TOPIC_ALREADY_IN_CLUSTER_MIRROR,
-        Refusal::BeingStopped => ErrorCode::MIRROR_TOPIC_BEING_STOPPED,
-        Refusal::NotPaused => ErrorCode::MIRROR_TOPIC_NOT_PAUSED,
-        Refusal::NotStopped => ErrorCode::MIRROR_TOPIC_NOT_STOPPED,
-        Refusal::NotEmpty(_) => ErrorCode::CLUSTER_MIRROR_NOT_EMPTY,
-    };
-    failure(code, refusal)
 }
 
 fn topic_result(name: Arc<str>, outcome: Result<(), Failure>) -> MirrorTopicResult {
@@ -466,69 +441,6 @@ fn of_mirror(topics: &BTreeMap<Arc<str>, TopicValue>) -> i8 {
     } else {
         PartitionState::Unknown.number()
     }
-}
-
-fn read_result(index: i32, answer: ReadAnswer) -> ReadMirrorStatesPartitionResult {
-    match answer {
-        Ok((state, last)) => {
-            let value = state.unwrap_or_default();
-            ReadMirrorStatesPartitionResult {
-                partition_index: index,
-                last_mirror_epoch: last.map_or(-1, |last| last.last_mirror_epoch.0),
-                state: value.state.number(),
-                error_code: ErrorCode::NONE,
-                previous_state: value.previous_state.number(),
-                retry_attempt: value.retry_attempt,
-                state_epoch: value.state_epoch,
-                error_message: value.error_message,
-                last_mirror_offset: last.map_or(-1, |last| last.last_mirror_offset),
-                adopted_below: value.adopted_below,
-                producer_generation: value.producer_generation,
-            }
-        }
-        Err(reason) => {
-            let (error_code, error_message) = unavailable(reason);
-            ReadMirrorStatesPartitionResult {
-                partition_index: index,
-                error_code,
-                error_message,
-                state: PartitionState::Unknown.number(),
-                ..ReadMirrorStatesPartitionResult::default()
-            }
-        }
-    }
-}
-
-fn write_result(index: i32, answer: WriteAnswer) -> WriteMirrorStatesPartitionResult {
-    let (state_epoch, (error_code, error_message)) = match answer {
-        Ok(Ok(state_epoch)) => (state_epoch, (ErrorCode::NONE, None)),
-        Ok(Err(refusal)) => (-1, refused(&refusal)),
-        Err(reason) => (-1, unavailable(reason)),
-    };
-    WriteMirrorStatesPartitionResult {
-        partition_index: index,
-        error_code,
-        state_epoch,
-        error_message,
-    }
-}
-
-/// The write that a request asks for; `None` for a state's number that no state has.
-fn write_of(partition: &WriteMirrorStatesPartition) -> Option<PartitionWrite> {
-    let state = PartitionState::from_number(partition.state).ok()?;
-    Some(PartitionWrite {
-        state: (state != PartitionState::Unknown).then_some(state),
-        expected_state_epoch: (partition.state_epoch >= 0).then_some(partition.state_epoch),
-        error_message: partition.error_message.clone(),
-        retry_attempt: (partition.retry_attempt >= -1).then_some(partition.retry_attempt),
-        last_mirror: last_mirror(
-            LeaderEpoch(partition.last_mirror_epoch),
-            partition.last_mirror_offset,
-        ),
-        adopted_below: (partition.adopted_below >= 0).then_some(partition.adopted_below),
-        producer_generation: (partition.producer_generation >= 0)
-            .then_some(partition.producer_generation),
-    })
 }
 
 /// A name that may stand in a record, and an index that a partition may have.

@@ -9,9 +9,10 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
 use super::words::refusal;
-use crate::kafka::connect::{Address, Connect, ConnectError, TcpConnector};
-use crate::kafka::connection::{Connection, ConnectionOptions, RequestError};
+use crate::kafka::connect::{Address, ConnectError};
+use crate::kafka::connection::{Connection, RequestError};
 use crate::kafka::contact::chain;
+use crate::kafka::peer::connect;
 use crate::wire::error_code::ErrorCode;
 use crate::wire::mirror_rpc::MirrorAnswer;
 use crate::wire::schema::Request;
@@ -131,9 +132,6 @@ impl fmt::Debug for Server {
     }
 }
 
-/// A listener on the other side of the world has answered a SYN long before.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// Between two questions to a coordinator that is not ready yet.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
@@ -146,23 +144,11 @@ impl Server {
             server: address.clone(),
             source,
         };
-        let patience = timeout.min(CONNECT_TIMEOUT);
-        let connector = TcpConnector::new(patience, None);
-        let stream = connector.connect(address).await.map_err(unreachable)?;
-        let options = ConnectionOptions {
-            client_id: Arc::from("truemirror-cli"),
-            ..ConnectionOptions::default()
-        };
         let tasks = TaskTracker::new();
-        let connection =
-            Connection::establish(stream, &address.to_string(), options, &tasks, patience)
-                .await
-                .map_err(|source| {
-                    unreachable(ConnectError::Setup {
-                        address: address.clone(),
-                        source,
-                    })
-                })?;
+        let client_id = Arc::from("truemirror-cli");
+        let connection = connect(address, client_id, timeout, &tasks)
+            .await
+            .map_err(unreachable)?;
         Ok(Self {
             address: address.clone(),
             connection,
