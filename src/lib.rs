@@ -134,6 +134,7 @@
 //! | prometheus | metrics, without protobuf | prometheus-client: no process metrics; metrics: a facade with a global |
 //! | rand | jitter | fastrand: the same |
 //! | regex | names of topics | globset: less than what people write for Kafka |
+//! | rustix | CLOCK_BOOTTIME, without unsafe code of ours | nix: more of libc; libc: unsafe; boot-time: one author, unsafe |
 //! | serde, serde_json, toml | configuration, status, `--json` | basic-toml: no places in errors |
 //! | strsim | "did you mean" for unknown keys | nothing: less help |
 //! | thiserror | error enums | by hand; anyhow: no enums to choose by |

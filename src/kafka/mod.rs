@@ -8,6 +8,7 @@ pub mod connection;
 pub mod contact;
 mod driver;
 pub mod fetch_session;
+pub mod group;
 pub mod leaders;
 pub mod offsets;
 mod pool;

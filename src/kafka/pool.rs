@@ -29,6 +29,10 @@ pub enum Lane {
     Markers,
     /// Reads that compare logs.
     Compare,
+    /// Joining a group, which waits for its other members.
+    Group,
+    /// Showing the coordinator of a group that we live, also while we join.
+    Heartbeat,
 }
 
 /// Whose connection it is.
