@@ -130,6 +130,10 @@ struct Fleet {
     session: Duration,
     /// Giving something up takes up to so long.
     slowness: Duration,
+    /// What has not been given up by then is taken.
+    give_up_timeout: Duration,
+    /// Of the addresses under which processes that are started from now on are known.
+    port: u16,
     wanted: watch::Sender<Wanted>,
     ledger: Arc<Mutex<Ledger>>,
     started: usize,
@@ -142,6 +146,8 @@ impl Fleet {
             group: unique(name),
             session,
             slowness: Duration::ZERO,
+            give_up_timeout: Duration::from_secs(5),
+            port: 9001,
             wanted: watch::Sender::new(None),
             ledger: Arc::default(),
             started: 0,
@@ -161,14 +167,13 @@ impl Fleet {
         let identity = Identity {
             sidecar_id: id.into(),
             broker_id: broker.map(BrokerId),
-            advertised: format!("{id}.example:{}", 9000 + self.started)
-                .parse()
-                .unwrap(),
+            advertised: format!("{id}.example:{}", self.port).parse().unwrap(),
             version: "test".into(),
             config_fingerprint: u64::MAX - 7,
         };
         let mut options = GroupOptions::new(&self.group, identity);
         options.session_timeout = self.session;
+        options.give_up_timeout = self.give_up_timeout;
         let (member, handle) = GroupMember::new(cluster, options, self.wanted.subscribe());
         let stop = CancellationToken::new();
         let mut members = JoinSet::new();
@@ -336,7 +341,7 @@ async fn one_gets_everything_two_share_evenly_and_who_leaves_hands_over() {
         let now = sidecar.now();
         let ids: Vec<_> = now.members.iter().map(|m| &*m.sidecar_id).collect();
         assert_eq!(ids, ["first", "second"]);
-        assert_eq!(now.members[1].advertised.to_string(), "second.example:9002");
+        assert_eq!(now.members[1].advertised.to_string(), "second.example:9001");
         assert_eq!(now.members[0].config_fingerprint, u64::MAX - 7);
     }
     // What comes and goes of the work is followed as well.
@@ -356,15 +361,43 @@ async fn one_gets_everything_two_share_evenly_and_who_leaves_hands_over() {
         "nobody waits for the session"
     );
     assert!(fleet.losses().iter().all(|(id, _)| id == "second"));
-    // Who stops without leaving keeps its place.
-    let before = first.now().generation;
-    first.stop().await.unwrap();
-    let again = fleet.start("first", None);
-    fleet.settled("all again", &[&again], || Ok(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_given_up_in_time_goes_all_the_same_and_is_nobodys_before() {
+    let shared = shared().await;
+    let _turn = shared.turn.read().await;
+    let mut fleet = Fleet::new(&shared.kafka, "stuck", Duration::from_secs(3));
+    fleet.slowness = Duration::from_secs(3600);
+    fleet.give_up_timeout = Duration::from_secs(4);
+    fleet.want(pieces(8, 4));
+    let stuck = fleet.start("stuck", None);
+    fleet.settled("one has all", &[&stuck], || Ok(())).await;
+    let other = fleet.start("other", None);
+    poll_until("half of it is to be given up", SOON, async || {
+        let revoking = stuck.now().revoking.len();
+        (revoking == 6)
+            .then_some(())
+            .ok_or_else(|| format!("{revoking}"))
+    })
+    .await;
+    let begin = Instant::now();
+    let took = fleet
+        .settled("two share", &[&stuck, &other], || {
+            let sizes = sizes(&[&stuck, &other]);
+            (sizes == [(4, 2), (4, 2)])
+                .then_some(())
+                .ok_or_else(|| format!("{sizes:?}"))
+        })
+        .await;
     eprintln!(
-        "generation {before} before the restart, {} after",
-        again.now().generation
+        "what is not given up within {:?} is another's after {took:?}",
+        fleet.give_up_timeout
     );
+    assert!(begin.elapsed() > fleet.give_up_timeout - Duration::from_millis(200));
+    for tp in other.work() {
+        assert!(!stuck.handle.may_decide(&tp) && other.handle.may_decide(&tp));
+    }
 }
 
 /// Tells the group of the leaders that the cluster's metadata shows.
@@ -519,7 +552,8 @@ async fn a_dead_one_is_replaced_after_its_session_and_a_restarted_one_never_miss
     for round in 0..scaled(1, 5) {
         for id in ["a", "b", "c"] {
             let old = sidecars.remove(id).unwrap();
-            let (had, generation, leads) = (old.work(), old.now().generation, old.now().leads);
+            let (had, now) = (old.work(), old.now());
+            let (generation, leads) = (now.generation, now.leads);
             let others: Vec<_> = sidecars.values().map(|s| s.handle.clone()).collect();
             fleet.losses();
             let mut rights = JoinSet::new();
@@ -537,35 +571,54 @@ async fn a_dead_one_is_replaced_after_its_session_and_a_restarted_one_never_miss
             })
             .await;
             let took = begin.elapsed();
-            let now = new.now();
-            eprintln!(
-                "restart of {id} (leads: {leads}): work back after {took:?}, generation {generation} -> {}",
-                now.generation
-            );
+            eprintln!("restart of {id} (leads: {leads}): work back after {took:?}");
             assert!(took < Duration::from_secs(3), "{took:?}");
-            assert_eq!(now.leads, leads, "the leader stays the leader");
+            // Two heartbeats later nothing has come of it: there was no rebalance.
+            let first = new.handle.lease().last_contact().unwrap();
+            poll_until("two heartbeats", SOON, async || {
+                let contact = new.handle.lease().last_contact().unwrap();
+                (contact > first + fleet.session / 2)
+                    .then_some(())
+                    .ok_or_else(|| format!("{contact:?}"))
+            })
+            .await;
             sidecars.insert(id, new);
-            // The others hear of the new address, and nothing of theirs is touched by that.
-            let all: Vec<_> = sidecars.values().collect();
-            let port = format!("{id}.example:{}", 9000 + fleet.started);
-            fleet
-                .settled("the new address is known", &all, || {
-                    for sidecar in &all {
-                        let known = sidecar.now();
-                        let known = known.members.iter().find(|m| &*m.sidecar_id == id);
-                        if known.is_none_or(|m| m.advertised.to_string() != port) {
-                            return Err(format!("{}: {known:?}", sidecar.id));
-                        }
-                    }
-                    even(&all)
-                })
-                .await;
+            for sidecar in sidecars.values() {
+                assert_eq!(sidecar.now().generation, generation, "{}", sidecar.id);
+            }
+            assert_eq!(
+                sidecars[id].now().leads,
+                leads,
+                "the leader stays the leader"
+            );
             assert!(
                 rights.try_join_next().is_none(),
                 "the others could always decide"
             );
             assert_eq!(fleet.losses(), [], "nobody lost anything");
         }
+
+        // One that comes back under another address is heard of, and nothing is touched by that either.
+        let id = ["a", "b", "c"][round % 3];
+        fleet.port += 1;
+        sidecars.remove(id).unwrap().kill().await;
+        sidecars.insert(id, fleet.start(id, None));
+        let all: Vec<_> = sidecars.values().collect();
+        let address = format!("{id}.example:{}", fleet.port);
+        let took = fleet
+            .settled("the new address is known", &all, || {
+                for sidecar in &all {
+                    let known = sidecar.now();
+                    let known = known.members.iter().find(|m| &*m.sidecar_id == id);
+                    if known.is_none_or(|m| m.advertised.to_string() != address) {
+                        return Err(format!("{}: {known:?}", sidecar.id));
+                    }
+                }
+                even(&all)
+            })
+            .await;
+        eprintln!("the new address of {id} is known after {took:?}");
+        assert_eq!(fleet.losses(), [], "nobody lost anything");
     }
 
     // A leader that was restarted still follows the work.
@@ -801,6 +854,7 @@ async fn nobody_ever_has_what_another_has_whoever_comes_goes_dies_and_comes_back
     let steps = scaled(12, 100);
     for step in 0..steps {
         let id = ids[roll(ids.len())];
+        fleet.port += (roll(4) == 0) as u16;
         let what = match (running.remove(id), roll(6)) {
             (None, _) => {
                 running.insert(id, fleet.start(id, Some(1 + roll(3) as i32)));
