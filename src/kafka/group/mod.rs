@@ -14,6 +14,8 @@
 //!   given it up and has joined again, its new owner gets it.
 //! - **A restart keeps its place.** The process that joins with the id of another takes its place and its work without a
 //!   rebalance; the other one is fenced (FENCED_INSTANCE_ID), if it still lives. So an ordinary stop sends no LeaveGroup.
+//!   Until its next heartbeat, at most a third of the session, the other one does not know: two living processes with one
+//!   id are an operator's mistake that ends the first of them.
 //! - **The leader follows the leaders.** One member computes the assignment ([`crate::domain::assign`]) and joins again
 //!   when the work or its leaders have changed so that another one is wanted. If it restarts, the coordinator keeps it the
 //!   leader and tells it to leave the assignment alone (KIP-814, Kafka 3.2); by the fingerprint of the work in it, it
@@ -300,6 +302,8 @@ impl GroupMember {
             assignments = found;
             leading = Some(decided);
         }
+        // As good as a heartbeat.
+        self.beat_due = Instant::now() + self.calls.heartbeat_interval();
         let sent = boot_time();
         let pending = self
             .calls
