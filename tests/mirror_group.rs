@@ -132,8 +132,8 @@ struct Fleet {
     slowness: Duration,
     /// What has not been given up by then is taken.
     give_up_timeout: Duration,
-    /// Of the addresses under which processes that are started from now on are known.
-    port: u16,
+    /// How often the sidecar of an id has moved to another address.
+    moved: BTreeMap<String, u16>,
     wanted: watch::Sender<Wanted>,
     ledger: Arc<Mutex<Ledger>>,
     started: usize,
@@ -147,7 +147,7 @@ impl Fleet {
             session,
             slowness: Duration::ZERO,
             give_up_timeout: Duration::from_secs(5),
-            port: 9001,
+            moved: BTreeMap::new(),
             wanted: watch::Sender::new(None),
             ledger: Arc::default(),
             started: 0,
@@ -167,7 +167,7 @@ impl Fleet {
         let identity = Identity {
             sidecar_id: id.into(),
             broker_id: broker.map(BrokerId),
-            advertised: format!("{id}.example:{}", self.port).parse().unwrap(),
+            advertised: self.address(id).parse().unwrap(),
             version: "test".into(),
             config_fingerprint: u64::MAX - 7,
         };
@@ -194,6 +194,16 @@ impl Fleet {
             member: members,
             worker,
         }
+    }
+
+    /// Where the sidecar of an id is known to listen.
+    fn address(&self, id: &str) -> String {
+        format!("{id}.example:{}", 9001 + self.moved.get(id).unwrap_or(&0))
+    }
+
+    /// From its next start on the sidecar listens somewhere else.
+    fn relocate(&mut self, id: &str) {
+        *self.moved.entry(id.to_owned()).or_default() += 1;
     }
 
     fn want(&self, work: Vec<Work>) {
@@ -600,11 +610,11 @@ async fn a_dead_one_is_replaced_after_its_session_and_a_restarted_one_never_miss
 
         // One that comes back under another address is heard of, and nothing is touched by that either.
         let id = ["a", "b", "c"][round % 3];
-        fleet.port += 1;
+        fleet.relocate(id);
         sidecars.remove(id).unwrap().kill().await;
         sidecars.insert(id, fleet.start(id, None));
         let all: Vec<_> = sidecars.values().collect();
-        let address = format!("{id}.example:{}", fleet.port);
+        let address = fleet.address(id);
         let took = fleet
             .settled("the new address is known", &all, || {
                 for sidecar in &all {
@@ -854,7 +864,9 @@ async fn nobody_ever_has_what_another_has_whoever_comes_goes_dies_and_comes_back
     let steps = scaled(12, 100);
     for step in 0..steps {
         let id = ids[roll(ids.len())];
-        fleet.port += (roll(4) == 0) as u16;
+        if roll(4) == 0 {
+            fleet.relocate(id);
+        }
         let what = match (running.remove(id), roll(6)) {
             (None, _) => {
                 running.insert(id, fleet.start(id, Some(1 + roll(3) as i32)));
