@@ -75,6 +75,9 @@ struct Ledger {
     faults: Vec<String>,
     /// What was taken from whom, by the sidecar's id.
     losses: Vec<(String, TopicPartition)>,
+    /// Since when something has been nobody's because it was given up, and the longest that anything was.
+    given_up: HashMap<TopicPartition, Instant>,
+    longest_pause: Duration,
 }
 
 /// One process that takes part.
@@ -246,6 +249,11 @@ impl Fleet {
         assert!(ledger.faults.is_empty(), "{:#?}", ledger.faults);
     }
 
+    /// The longest that anything was nobody's between being given up and being taken over, since the last question.
+    fn longest_pause(&self) -> Duration {
+        std::mem::take(&mut self.ledger.lock().unwrap().longest_pause)
+    }
+
     fn losses(&self) -> Vec<(String, TopicPartition)> {
         std::mem::take(&mut self.ledger.lock().unwrap().losses)
     }
@@ -273,6 +281,9 @@ async fn work(
             }
             for new in wanted.difference(&mine) {
                 let before = ledger.owners.insert(new.clone(), (process, handle.clone()));
+                if let Some(since) = ledger.given_up.remove(new) {
+                    ledger.longest_pause = ledger.longest_pause.max(since.elapsed());
+                }
                 if let Some((other, theirs)) = before
                     && other != process
                     && theirs.may_decide(new)
@@ -292,6 +303,7 @@ async fn work(
                     .is_some_and(|(owner, _)| *owner == process)
                 {
                     ledger.owners.remove(tp);
+                    ledger.given_up.insert(tp.clone(), Instant::now());
                     ledger.losses.push((id.clone(), tp.clone()));
                 }
             }
@@ -346,7 +358,10 @@ async fn one_gets_everything_two_share_evenly_and_who_leaves_hands_over() {
         ref other => Err(format!("{other:?}")),
     };
     let took = fleet.settled("two share", &both, even).await;
-    eprintln!("two share evenly after {took:?}");
+    eprintln!(
+        "two share evenly after {took:?}, what moved was nobody's for {:?}",
+        fleet.longest_pause()
+    );
     for sidecar in both {
         let now = sidecar.now();
         let ids: Vec<_> = now.members.iter().map(|m| &*m.sidecar_id).collect();
@@ -491,7 +506,8 @@ async fn those_beside_brokers_get_what_these_lead_follow_a_move_and_kafkas_tool_
             .settled("the move is followed", &all, || beside(now.clone()))
             .await;
         eprintln!(
-            "a move of {tp} to broker {to} is followed {took:?} after it was seen everywhere"
+            "a move of {tp} to broker {to} is followed {took:?} after it was seen everywhere, nobody's for {:?}",
+            fleet.longest_pause()
         );
         assert!(took < Duration::from_secs(15), "{took:?}");
         let losses = fleet.losses();

@@ -88,6 +88,8 @@ wire_struct! {
         /// True if this member has something to give up, and others wait until it has joined again without. A process
         /// that was restarted meanwhile has nothing to give up, and would not know.
         awaited: bool [0..],
+        /// True if somebody has something to give up, so that another generation follows soon.
+        moving: bool [0..],
         /// All members.
         members: Vec<MemberData> [0..],
     }

@@ -136,6 +136,7 @@ pub(super) fn lead(
         let group = GroupData {
             work_fingerprint: work_fingerprint.cast_signed(),
             awaited: one.member.owned.iter().any(awaits),
+            moving: given.len() < planned.len(),
             members: data.clone(),
         };
         let envelope = ConsumerProtocolAssignment {
@@ -204,6 +205,7 @@ pub(super) struct Given {
     pub(super) partitions: BTreeSet<TopicPartition>,
     pub(super) work_fingerprint: u64,
     pub(super) awaited: bool,
+    pub(super) moving: bool,
     pub(super) members: Vec<Identity>,
 }
 
@@ -222,6 +224,7 @@ impl Given {
             partitions: one_by_one(&envelope.assigned_partitions).collect(),
             work_fingerprint: group.work_fingerprint.cast_unsigned(),
             awaited: group.awaited,
+            moving: group.moving,
             members: group.members.into_iter().map(Identity::from_data).collect(),
         })
     }
@@ -281,11 +284,20 @@ mod tests {
         assert_eq!((shares[0].0.len(), shares[0].1), (2, true));
         assert_eq!(shares[1], (vec![], false));
         let kept = shares[0].0.clone();
+        let moving = |out: &[SyncGroupRequestAssignment]| {
+            let read = |one: &SyncGroupRequestAssignment| Given::read(one.assignment.clone());
+            out.iter().all(|one| read(one).unwrap().moving)
+        };
+        assert!(
+            moving(&out),
+            "everybody is told that another generation follows"
+        );
         let both = [joins("a", 2, &kept), joins("b", 2, &[])];
         let (_, out) = lead(3, &both, &work(4), Some(&second)).unwrap();
         let shares = given(&out);
         assert_eq!(shares[0], (kept, false));
         assert_eq!((shares[1].0.len(), shares[1].1), (2, false));
+        assert!(!moving(&out));
         let read = Given::read(out[0].assignment.clone()).unwrap();
         let ids: Vec<_> = read.members.iter().map(|m| &*m.sidecar_id).collect();
         assert_eq!(ids, ["a", "b"]);

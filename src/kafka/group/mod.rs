@@ -52,6 +52,10 @@ use crate::wire::consumer_protocol::encode;
 use crate::wire::error_code::ErrorCode;
 use crate::wire::schema::Request;
 
+/// Heartbeats follow each other at this distance while something moves: members learn by them that the next generation has
+/// begun, and until it has, what moves is nobody's.
+const MOVING_INTERVAL: Duration = Duration::from_millis(250);
+
 /// A leader looks at changes of the work at most this often.
 const NEWS_SPACING: Duration = Duration::from_secs(1);
 
@@ -76,6 +80,8 @@ pub struct GroupMember {
     awaited: bool,
     give_up_by: Option<Instant>,
     beat_due: Instant,
+    /// Until then the next generation is expected any moment.
+    moving_until: Option<Instant>,
     leading: Option<Leading>,
     news_due: Option<Instant>,
     news_looked: Instant,
@@ -118,6 +124,7 @@ impl GroupMember {
             awaited: false,
             give_up_by: None,
             beat_due: now,
+            moving_until: None,
             leading: None,
             news_due: None,
             news_looked: now,
@@ -254,6 +261,14 @@ impl GroupMember {
         let outdated = self.generation < 0 && known_as.is_some_and(|known| known != us);
         self.holdings.assigned(given.partitions, self.continuous);
         self.awaited = given.awaited || outdated;
+        // Whoever gives up has so long for it.
+        let moving = given
+            .moving
+            .then(|| Instant::now() + self.options.give_up_timeout);
+        self.moving_until = moving;
+        if moving.is_some() {
+            self.schedule_beat();
+        }
         self.generation = generation;
         self.continuous = true;
         let giving_up = self.holdings.is_giving_up();
@@ -306,7 +321,7 @@ impl GroupMember {
     }
 
     async fn heartbeat(&mut self) -> Result<(), Trouble> {
-        self.beat_due = Instant::now() + self.calls.heartbeat_interval();
+        self.schedule_beat();
         let beat = self.calls.heartbeat(&self.member_id, self.generation);
         let error = match beat.await {
             Ok((sent, ErrorCode::NONE)) => {
@@ -333,6 +348,18 @@ impl GroupMember {
         self.pause(self.failures).await;
         self.beat_due = Instant::now();
         Ok(())
+    }
+
+    fn schedule_beat(&mut self) {
+        let now = Instant::now();
+        let moving = self.moving_until.is_some_and(|until| now < until);
+        let usual = self.calls.heartbeat_interval();
+        self.beat_due = now
+            + if moving {
+                MOVING_INTERVAL.min(usual)
+            } else {
+                usual
+            };
     }
 
     /// Waits for the answer to a call that waits for others, and shows the coordinator meanwhile that we live.
