@@ -38,6 +38,13 @@
 //!    repeat those of batches from before the broker forgot, and a leader that rebuilds its memory from the log would take the
 //!    new batch for the old one.
 //!
+//! # Sharing work
+//!
+//! All sidecars of a destination are members of one group there, in Kafka's classic group protocol with static membership:
+//! [`kafka::group`] is one member, [`domain::assign`] decides who gets what. Kafka's coordinator is the failure detector, the
+//! membership list and the lease. A partition goes to the sidecar beside the broker that leads it, else where least is; it
+//! moves only once its owner has given it up.
+//!
 //! # Five laws
 //!
 //! 1. **Ask the destination where to resume.** A cursor advances only on an acknowledged append.
@@ -80,6 +87,8 @@
 //! | lag | offsets from the destination's high watermark to the source's last stable offset |
 //! | resume | asking the destination anew where a partition stands |
 //! | alignment | comparing both logs below the destination's end, before anything is appended |
+//! | lease | the right to decide, two thirds of the session long from the sending of the last request that the group's coordinator answered well |
+//! | revoking | work that goes to another member and has not been given up yet: nobody else has it |
 //! | hold | setting those configs of a destination topic under which faithful records are neither refused nor changed nor deleted |
 //! | lane | one of our connections to a broker, for one purpose |
 //! | fetcher | one loop of Fetch requests, for one source broker, one destination broker and one number |
@@ -109,6 +118,10 @@
 //! - **Metadata may be older than the answer before.** A broker that comes back tells what it last knew; epochs say which is newer.
 //! - **Topics that miss in one listing are not deleted topics.** A broker that starts lists fewer; it takes two listings and, where
 //!   there are topic ids, another id.
+//! - **A coordinator answers nothing on a connection on which a JoinGroup waits**, and that may last as long as the session of
+//!   a member that died: heartbeats go over a connection of their own, or the lease would run out meanwhile.
+//! - **A static member that did not join in time stays in the group**, and the coordinator repeats its old words to the
+//!   leader. So the time to join is twice the session: who does not join has been dropped before it ends.
 //! - **DeleteRecords is refused for a topic that is compacted only**, hence `compact,delete` on held topics.
 //! - **A socket that is closed with bytes unread is reset**, and a reset takes the last answers with it: the listener shuts down its
 //!   half first and reads over what is left.
@@ -124,6 +137,10 @@
 //!
 //! rskafka is not the client: as released it has no deadlines, loops without end after a leader has moved, and knows neither raw
 //! batches nor idempotence nor topic configs.
+//!
+//! The group's protocol type is "consumer", with an assignor "truemirror": `kafka-consumer-groups --describe` refuses groups of
+//! any other type ("is not a consumer group"), and with the consumers' envelopes it shows which sidecar has which partition.
+//! What is ours alone (addresses, broker ids, fingerprints) travels in their user data.
 //!
 //! What each dependency is for, and what else was looked at:
 //!
@@ -142,6 +159,7 @@
 //! | prometheus | metrics, without protobuf | prometheus-client: no process metrics; metrics: a facade with a global |
 //! | rand | jitter | fastrand: the same |
 //! | regex | names of topics | globset: less than what people write for Kafka |
+//! | rustix | CLOCK_BOOTTIME, without unsafe code of ours | nix: more of libc; libc: unsafe; boot-time: one author, unsafe |
 //! | serde, serde_json, toml | configuration, status, `--json` | basic-toml: no places in errors |
 //! | strsim | "did you mean" for unknown keys | nothing: less help |
 //! | thiserror | error enums | by hand; anyhow: no enums to choose by |

@@ -2,6 +2,7 @@
 
 pub mod align;
 pub mod append;
+pub mod assign;
 pub mod desired;
 pub mod plan;
 pub mod retry;

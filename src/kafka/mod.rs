@@ -10,6 +10,7 @@ pub mod contact;
 mod driver;
 pub mod fetch_session;
 pub mod fetcher;
+pub mod group;
 pub mod leaders;
 pub mod offsets;
 pub mod peer;

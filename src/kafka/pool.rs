@@ -33,6 +33,10 @@ pub enum Lane {
     State,
     /// The long poll that follows the state log.
     StateTail,
+    /// Joining a group, which waits for its other members.
+    Group,
+    /// Showing the coordinator of a group that we live, also while we join.
+    Heartbeat,
 }
 
 /// Whose connection it is.

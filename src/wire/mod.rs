@@ -3,6 +3,7 @@
 pub mod api;
 pub mod batch;
 pub mod bounded;
+pub mod consumer_protocol;
 pub mod encode;
 pub mod error_code;
 pub mod frame;

@@ -231,6 +231,22 @@ impl Field for Option<Bytes> {
     }
 }
 
+/// Bytes that are never null: what a member of a group says, and is told.
+impl Field for Bytes {
+    fn encode(&self, layout: Layout, w: &mut Writer) {
+        w.put_nullable_bytes(layout.flexible, Some(std::slice::from_ref(self)));
+    }
+
+    fn decode(layout: Layout, r: &mut Reader) -> Result<Self, DecodeError> {
+        r.bytes(layout.flexible)
+    }
+
+    #[cfg(test)]
+    fn sample(_: Layout, seed: &mut Seed) -> Self {
+        seed.bytes()
+    }
+}
+
 /// Records of one partition in several pieces that are sent one behind the other without being copied: a new batch
 /// header, say, and the untouched rest of the batch. Equal if the bytes are.
 #[derive(Clone, Debug, Default)]

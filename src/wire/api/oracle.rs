@@ -9,11 +9,13 @@ use kafka_protocol::protocol::{Decodable, Encodable};
 use regex::Regex;
 
 use super::{
-    api_versions::*, configs::*, delete_records::*, describe_cluster::*, fetch::*, leader_epoch::*,
-    list_offsets::*, metadata::*, produce::*, producers::*, topics::*, txn_markers::*,
+    api_versions::*, configs::*, delete_records::*, describe_cluster::*, fetch::*, groups::*,
+    leader_epoch::*, list_offsets::*, metadata::*, produce::*, producers::*, topics::*,
+    txn_markers::*,
 };
 use crate::wire::bounded::{Reader, Writer};
 use crate::wire::mirror_rpc::*;
+use crate::wire::consumer_protocol::{ConsumerProtocolAssignment, ConsumerProtocolSubscription};
 use crate::wire::schema::{Message, Seed};
 
 /// Runs `$check::<ours>`, or `$check::<ours, theirs>`, for every message.
@@ -27,7 +29,9 @@ macro_rules! for_every_message {
             CreateTopicsResponse CreatePartitionsRequest CreatePartitionsResponse DeleteTopicsRequest
             DeleteTopicsResponse DescribeConfigsRequest DescribeConfigsResponse IncrementalAlterConfigsRequest
             IncrementalAlterConfigsResponse DescribeClusterRequest DescribeClusterResponse DeleteRecordsRequest
-            DeleteRecordsResponse)
+            DeleteRecordsResponse FindCoordinatorRequest FindCoordinatorResponse JoinGroupRequest JoinGroupResponse
+            HeartbeatRequest HeartbeatResponse LeaveGroupRequest LeaveGroupResponse SyncGroupRequest SyncGroupResponse
+            ConsumerProtocolSubscription ConsumerProtocolAssignment)
     };
     (@ $check:ident $theirs:tt: $($message:ident)+) => {
         $( for_every_message!(@@ $check $theirs $message); )+
