@@ -14,12 +14,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::config::{self, Config, HostPort};
-use crate::coordinator::{CoordinatorParts, Coordinators, Handle, StateTopic};
+use crate::coordinator::{CoordinatorParts, Coordinators, Handle, MirrorWork, Sharing, StateTopic};
+use crate::domain::desired::TopicSet;
 use crate::domain::status::{MirrorStatus, Status};
+use crate::domain::types::BrokerId;
 use crate::http;
 use crate::kafka::cluster::{Cluster, ClusterOptions, Side};
-use crate::kafka::connect::BadAddress;
+use crate::kafka::connect::{Address, BadAddress};
 use crate::kafka::contact::{Contact, ContactView};
+use crate::kafka::group::{GroupError, GroupHandle, GroupMember, GroupOptions, Identity, Wanted};
 use crate::metrics::Metrics;
 use crate::mirror::report::cluster_status;
 use crate::mirror::{self, MirrorParts};
@@ -70,6 +73,9 @@ pub enum AppError {
         /// Why.
         source: TopicsError,
     },
+    /// The work cannot be shared.
+    #[error("cannot take part in the group that shares the work (group.id, group.member_id)")]
+    Group(#[source] GroupError),
     /// A part panicked; the log says where.
     #[error("a part of the daemon broke")]
     Part(#[from] JoinError),
@@ -98,11 +104,8 @@ impl AppError {
     }
 }
 
-/// The name of this process among those of the destination.
-const SIDECAR: &str = "truemirror";
-
-/// The session of a sidecar that does not hear of a stop, and the time in which requests of its may still be on their way.
-const UNFENCED_WAIT: Duration = Duration::from_millis(10_500);
+/// Requests of a process that has ended or lost its work may still arrive for so long.
+const DRAIN: Duration = Duration::from_millis(500);
 
 /// Mirrors give up unanswered appends after 8 s; an orderly stop takes less than 10 s.
 const STOP_DEADLINE: Duration = Duration::from_millis(9_500);
@@ -138,7 +141,11 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         .iter()
         .map(|_| CancellationToken::new())
         .collect();
-    let states = start_coordinators(&house, compared.clone(), &mut parts)?;
+    let identity = identity(&config, &peers);
+    let (wanted, work) = watch::channel(None);
+    let group = start_member(&house, identity.clone(), work, &mut parts)?;
+    let (states, cluster) =
+        start_coordinators(&house, &identity, &group, compared.clone(), &mut parts)?;
     let mut mirrors = Vec::new();
     let memory_bytes = config.limits.memory_bytes / config.mirrors.len().max(1);
     for (mirror, compared) in config.mirrors.iter().zip(compared) {
@@ -147,17 +154,30 @@ pub async fn run(config: Config) -> Result<(), AppError> {
             mirror,
             memory_bytes,
             &states,
+            &group,
             compared,
             &mut parts,
         )?);
     }
+    let sharing = Sharing {
+        mirrors: mirrors.iter().map(MirrorView::work).collect(),
+        cluster,
+        topic: state_topic(&config),
+        model: states.model().clone(),
+        wanted,
+    };
+    let sharing = sharing.run(stop.clone());
+    parts.spawn(async move {
+        sharing.await;
+        Ok(())
+    });
     let mirrors: Arc<[MirrorView]> = mirrors.into();
     let started_at_seconds = wall_clock()
         .duration_since(UNIX_EPOCH)
         .ok()
         .map(|since| since.as_secs());
     let shown = status(&mirrors, started_at_seconds, &config);
-    let service = service(&config, &peers, &states, Arc::clone(&shown));
+    let service = service(&config, &identity, &group, &states, Arc::clone(&shown));
     let options = ListenerOptions::new(&config.limits);
     let listening = server::serve(peers, service, metrics.clone(), options, stop.clone());
     parts.spawn(async move {
@@ -231,6 +251,7 @@ async fn drain(
 
 /// What the endpoint shows of one mirror.
 struct MirrorView {
+    topics: watch::Receiver<Arc<TopicSet>>,
     status: watch::Receiver<Arc<MirrorStatus>>,
     name: String,
     source_contact: Arc<Contact>,
@@ -270,7 +291,8 @@ fn cluster(
 /// What answers the calls of peers and operators.
 fn service(
     config: &Config,
-    listener: &TcpListener,
+    identity: &Identity,
+    group: &GroupHandle,
     states: &Handle,
     status: http::StatusSource,
 ) -> MirrorService {
@@ -283,29 +305,109 @@ fn service(
             source_bootstrap: servers.join(",").into(),
         }
     });
-    let bound = listener.local_addr().unwrap_or(config.listener.bind);
-    let this = MirrorMember {
-        sidecar: SIDECAR.into(),
-        host: bound.ip().to_string().into(),
-        port: i32::from(bound.port()),
-        version: env!("CARGO_PKG_VERSION").into(),
-        ..MirrorMember::default()
+    let (this, membership) = (identity.clone(), group.membership());
+    let members = move || {
+        let now = membership.borrow();
+        let known = now.members.iter();
+        let others = known.filter(|member| member.sidecar_id != this.sidecar_id);
+        std::iter::once(&this).chain(others).map(member).collect()
     };
     MirrorService::new(
         states.clone(),
         mirrors.collect(),
         status,
-        Arc::new(move || vec![this.clone()]),
-        SIDECAR.into(),
+        Arc::new(members),
+        Arc::clone(&identity.sidecar_id),
     )
+}
+
+fn member(one: &Identity) -> MirrorMember {
+    MirrorMember {
+        sidecar: Arc::clone(&one.sidecar_id),
+        host: Arc::clone(&one.advertised.host),
+        port: i32::from(one.advertised.port),
+        broker_id: one.broker_id.unwrap_or(BrokerId(-1)),
+        version: Arc::clone(&one.version),
+    }
+}
+
+/// Who this process is among those that share its work.
+fn identity(config: &Config, listener: &TcpListener) -> Identity {
+    let host_name = || {
+        let name = rustix::system::uname();
+        name.nodename().to_string_lossy().into_owned()
+    };
+    let broker_id = config.destination.broker_id;
+    let sidecar_id = config
+        .group
+        .member_id
+        .clone()
+        .or_else(|| broker_id.map(|id| id.to_string()))
+        .unwrap_or_else(host_name);
+    let bound = listener.local_addr().unwrap_or(config.listener.bind);
+    let advertised = match &config.listener.advertised {
+        Some(advertised) => Address {
+            host: advertised.host.as_str().into(),
+            port: advertised.port,
+        },
+        None if bound.ip().is_unspecified() => Address {
+            host: host_name().into(),
+            port: bound.port(),
+        },
+        None => Address {
+            host: bound.ip().to_string().into(),
+            port: bound.port(),
+        },
+    };
+    Identity {
+        sidecar_id: sidecar_id.into(),
+        broker_id: broker_id.map(BrokerId),
+        advertised,
+        version: env!("CARGO_PKG_VERSION").into(),
+        config_fingerprint: config.fingerprint(),
+    }
+}
+
+fn state_topic(config: &Config) -> StateTopic {
+    StateTopic {
+        name: config.state.topic.as_str().into(),
+        partitions: config.state.partitions,
+        replication_factor: config.state.replication_factor,
+    }
+}
+
+/// Joins the group of those that share the work.
+fn start_member(
+    house: &House<'_>,
+    identity: Identity,
+    work: watch::Receiver<Wanted>,
+    parts: &mut JoinSet<Result<(), AppError>>,
+) -> Result<GroupHandle, AppError> {
+    let House { config, stop, .. } = *house;
+    let servers = &config.destination.bootstrap_servers;
+    let cluster = cluster(config, "", Side::Destination, servers)?;
+    let options = GroupOptions {
+        session_timeout: config.group.session_timeout,
+        ..GroupOptions::new(&config.group.id, identity)
+    };
+    let (member, group) = GroupMember::new(cluster.clone(), options, work);
+    let stop = stop.clone();
+    parts.spawn(async move {
+        let outcome = member.run(&stop).await;
+        cluster.close().await;
+        outcome.map_err(AppError::Group)
+    });
+    Ok(group)
 }
 
 /// Starts the coordinators of the state topic.
 fn start_coordinators(
     house: &House<'_>,
+    identity: &Identity,
+    group: &GroupHandle,
     created_after: Vec<CancellationToken>,
     parts: &mut JoinSet<Result<(), AppError>>,
-) -> Result<Handle, AppError> {
+) -> Result<(Handle, Cluster), AppError> {
     let House {
         config,
         metrics,
@@ -315,28 +417,34 @@ fn start_coordinators(
     let cluster = cluster(config, "", Side::Destination, servers)?;
     let (coordinators, handle) = Coordinators::new(CoordinatorParts {
         cluster: cluster.clone(),
-        topic: StateTopic {
-            name: config.state.topic.as_str().into(),
-            partitions: config.state.partitions,
-            replication_factor: config.state.replication_factor,
-        },
-        own: watch::channel(None).1,
+        topic: state_topic(config),
+        group: group.clone(),
         created_after,
-        sidecar: SIDECAR.into(),
+        sidecar: Arc::clone(&identity.sidecar_id),
         incarnation: format!("{:016x}", rand::random::<u64>()).into(),
-        address: "".into(),
+        address: identity.advertised.to_string().into(),
         request_timeout: config.destination.connection.request_timeout,
         producer_expiration: Duration::from_secs(24 * 60 * 60),
         wall_clock_ms,
         metrics: metrics.clone(),
     });
     let stop = stop.clone();
+    let closed = cluster.clone();
     parts.spawn(async move {
         coordinators.run(stop).await;
-        cluster.close().await;
+        closed.close().await;
         Ok(())
     });
-    Ok(handle)
+    Ok((handle, cluster))
+}
+
+impl MirrorView {
+    fn work(&self) -> MirrorWork {
+        MirrorWork {
+            topics: self.topics.clone(),
+            destination: self.destination.clone(),
+        }
+    }
 }
 
 /// Starts the two tasks of a mirror: its topics and its data path.
@@ -345,6 +453,7 @@ fn start_mirror(
     mirror: &config::Mirror,
     memory_bytes: usize,
     states: &Handle,
+    group: &GroupHandle,
     compared: CancellationToken,
     parts: &mut JoinSet<Result<(), AppError>>,
 ) -> Result<MirrorView, AppError> {
@@ -378,6 +487,7 @@ fn start_mirror(
     };
     let (status, shown) = watch::channel(Arc::new(first));
     let view = MirrorView {
+        topics: topics.clone(),
         status: shown,
         name: mirror.name.clone(),
         source_contact: Arc::clone(&source_contact),
@@ -425,7 +535,8 @@ fn start_mirror(
         metrics: metrics.clone(),
         wall_clock_ms,
         states: states.clone(),
-        unfenced_wait: UNFENCED_WAIT,
+        group: group.clone(),
+        unfenced_wait: config.group.session_timeout + DRAIN,
         stop: stop.clone(),
     });
     parts.spawn(async move {

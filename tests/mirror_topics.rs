@@ -27,9 +27,12 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use truemirror::config::{NamePatterns, TopicFilter};
 use truemirror::coordinator::{CoordinatorParts, Coordinators, StateTopic};
+use truemirror::domain::assign::{STATE_TOPIC, Work};
 use truemirror::domain::desired::{TopicEntry, TopicGate, TopicSet};
+use truemirror::domain::types::TopicPartition;
 use truemirror::kafka::cluster::{Cluster, ClusterOptions, Side};
 use truemirror::kafka::contact::Contact;
+use truemirror::kafka::group::{GroupMember, GroupOptions, Identity};
 use truemirror::metrics::Metrics;
 use truemirror::sync::topics::{TopicsError, TopicsOptions, run};
 
@@ -89,6 +92,27 @@ impl Topics {
         let (sender, sets) = watch::channel(Arc::default());
         let (hold_wanted, asked) = mpsc::channel(16);
         let stop = CancellationToken::new();
+        let work: Vec<_> = (0..2)
+            .map(|partition| Work {
+                partition: TopicPartition::new(STATE_TOPIC, partition),
+                leader: None,
+            })
+            .collect();
+        let identity = Identity {
+            sidecar_id: "test".into(),
+            broker_id: None,
+            advertised: "127.0.0.1:1".parse().unwrap(),
+            version: "test".into(),
+            config_fingerprint: 0,
+        };
+        let (member, group) = GroupMember::new(
+            cluster(destination, Side::Destination),
+            GroupOptions::new(&unique("group"), identity),
+            watch::channel(Some(work.into())).1,
+        );
+        let mut coordinating = JoinSet::new();
+        let stop_member = stop.clone();
+        coordinating.spawn(async move { member.run(&stop_member).await.unwrap() });
         let (coordinators, states) = Coordinators::new(CoordinatorParts {
             cluster: cluster(destination, Side::Destination),
             topic: StateTopic {
@@ -96,7 +120,7 @@ impl Topics {
                 partitions: 2,
                 replication_factor: 1,
             },
-            own: watch::channel(None).1,
+            group,
             created_after: Vec::new(),
             sidecar: "test".into(),
             incarnation: unique("run").into(),
@@ -106,7 +130,6 @@ impl Topics {
             wall_clock_ms,
             metrics: Metrics::new("test").unwrap(),
         });
-        let mut coordinating = JoinSet::new();
         coordinating.spawn(coordinators.run(stop.clone()));
         let mut running = JoinSet::new();
         running.spawn(run(

@@ -8,8 +8,8 @@ use tracing_subscriber::EnvFilter;
 
 use super::document::{Section, Text};
 use super::{
-    Acks, Append, Config, Connection, Destination, Fetch, HostPort, Http, Limits, Listener, Log,
-    LogFormat, Mirror, NamePatterns, Source, State, TopicFilter, Topics,
+    Acks, Append, Config, Connection, Destination, Fetch, Group, HostPort, Http, Limits, Listener,
+    Log, LogFormat, Mirror, NamePatterns, Source, State, TopicFilter, Topics,
 };
 use crate::domain::retry::RetryPolicy;
 
@@ -31,6 +31,7 @@ pub(super) fn read(root: Section<'_>) -> Config {
     let listener = read_listener(root.section("listener"));
     let http = read_http(root.section("http"), &listener);
     let state = read_state(root.section("state"));
+    let group = read_group(root.section("group"));
     let limits = root.section("limits");
     let memory_bytes = limits.memory("memory", 48 << 20);
     let connections = limits.integer(
@@ -70,6 +71,7 @@ pub(super) fn read(root: Section<'_>) -> Config {
         listener,
         http,
         state,
+        group,
         limits: Limits {
             memory_bytes,
             connections: usize::try_from(connections).unwrap_or(2),
@@ -81,7 +83,14 @@ pub(super) fn read(root: Section<'_>) -> Config {
 }
 
 fn read_destination(section: Section<'_>) -> Destination {
+    let broker_id = section.integer(
+        "broker_id",
+        -1,
+        0..=i64::from(i32::MAX),
+        "the node.id of a broker, a whole number from 0",
+    );
     let destination = Destination {
+        broker_id: i32::try_from(broker_id).ok().filter(|id| *id >= 0),
         bootstrap_servers: read_servers(&section)
             .into_iter()
             .map(|(server, _)| server)
@@ -181,6 +190,16 @@ fn read_state(section: Section<'_>) -> State {
     };
     section.finish();
     state
+}
+
+fn read_group(section: Section<'_>) -> Group {
+    let group = Group {
+        id: section.text("id", "truemirror").text,
+        member_id: section.optional_text("member_id").map(|text| text.text),
+        session_timeout: section.duration("session_timeout", Duration::from_secs(10)),
+    };
+    section.finish();
+    group
 }
 
 fn read_log(section: Section<'_>) -> Log {

@@ -8,6 +8,7 @@ mod keys;
 
 use std::fmt;
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -30,6 +31,8 @@ pub struct Config {
     pub http: Http,
     /// Where the state of mirrors is kept.
     pub state: State,
+    /// How the work is shared with other processes.
+    pub group: Group,
     /// What the process may use.
     pub limits: Limits,
     /// What is logged.
@@ -43,6 +46,8 @@ pub struct Config {
 pub struct Destination {
     /// Where to ask for the cluster's brokers; at least one.
     pub bootstrap_servers: Vec<HostPort>,
+    /// The broker that this process stands beside: it gets that broker's partitions first.
+    pub broker_id: Option<i32>,
     /// How connections are made, those to sources included.
     pub connection: Connection,
 }
@@ -89,6 +94,17 @@ pub struct State {
     pub partitions: i32,
     /// How many replicas each has, fewer where the cluster has fewer brokers.
     pub replication_factor: i16,
+}
+
+/// `[group]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The group on the destination whose members share the work.
+    pub id: String,
+    /// The name of this process among them; absent: the broker's id, else the host's name.
+    pub member_id: Option<String>,
+    /// A process that the group does not hear of for so long is replaced.
+    pub session_timeout: Duration,
 }
 
 /// `[limits]`
@@ -270,6 +286,14 @@ impl FromStr for HostPort {
 }
 
 impl Config {
+    /// A number for what the mirrors are to do: processes that share work should have the same. Holds for one version of the
+    /// program.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        format!("{:?}", self.mirrors).hash(&mut hasher);
+        hasher.finish()
+    }
+
     /// Reads and checks the file at `path`. Its errors are every fault of the file at once.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
         // No configuration is larger; a wrong path such as /dev/zero must end.

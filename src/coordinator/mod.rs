@@ -12,6 +12,7 @@ mod actor;
 mod log;
 pub mod messages;
 mod model;
+mod sharing;
 mod tail;
 mod topic;
 
@@ -31,6 +32,7 @@ use self::actor::{Actor, Identity, Job};
 use self::log::StateLog;
 use self::messages::{read_answers, read_request, write_answers, write_request};
 pub use self::model::ReadModel;
+pub use self::sharing::{MirrorWork, Sharing};
 use self::tail::Tail;
 pub use self::topic::{StateTopic, StateTopicError};
 use crate::domain::assign::STATE_TOPIC;
@@ -221,101 +223,64 @@ impl Handle {
         mirror: &Arc<str>,
         writes: Vec<(MirrorPartition, PartitionWrite)>,
     ) -> Vec<WriteAnswer> {
-        self.everywhere(
-            writes,
-            |(key, _)| key,
-            |here| self.write_here(here),
-            async |address: Address, there: Vec<(MirrorPartition, PartitionWrite)>| {
-                let request = write_request(mirror, &self.incarnation, &there);
-                let response = self.peers.call(&address, &request, PEER_TIMEOUT).await;
-                response.map(write_answers)
-            },
-        )
-        .await
+        let split = self.split(writes, |(key, _)| key);
+        let from_peers = split.there.into_iter().map(|(address, wanted, writes)| {
+            let request = write_request(mirror, &self.incarnation, &writes);
+            let peers = Arc::clone(&self.peers);
+            async move {
+                let response = peers.call(&address, &request, PEER_TIMEOUT).await;
+                of_peer(&address, wanted, response.map(write_answers))
+            }
+        });
+        let (here, there) = futures::join!(self.write_here(split.here), join_all(from_peers));
+        in_order(split.total, split.order, here, there)
     }
 
     /// States of one mirror's partitions as their coordinators know them, wherever they are.
     pub async fn read(&self, mirror: &Arc<str>, keys: Vec<MirrorPartition>) -> Vec<ReadAnswer> {
-        self.everywhere(
-            keys,
-            |key| key,
-            |here| self.read_here(here),
-            async |address: Address, there: Vec<MirrorPartition>| {
-                let request = read_request(mirror, &there);
-                let response = self.peers.call(&address, &request, PEER_TIMEOUT).await;
-                response.map(read_answers)
-            },
-        )
-        .await
+        let split = self.split(keys, |key| key);
+        let from_peers = split.there.into_iter().map(|(address, wanted, keys)| {
+            let request = read_request(mirror, &keys);
+            let peers = Arc::clone(&self.peers);
+            async move {
+                let response = peers.call(&address, &request, PEER_TIMEOUT).await;
+                of_peer(&address, wanted, response.map(read_answers))
+            }
+        });
+        let (here, there) = futures::join!(self.read_here(split.here), join_all(from_peers));
+        in_order(split.total, split.order, here, there)
     }
 
-    /// Asks here what is coordinated here, and each peer once for what it coordinates; the answers come in the order asked.
-    async fn everywhere<A: Clone, T: Clone>(
-        &self,
-        asked: Vec<A>,
-        key: impl Fn(&A) -> &MirrorPartition,
-        here: impl AsyncFnOnce(Vec<A>) -> Vec<Result<T, Unavailable>>,
-        there: impl AsyncFn(
-            Address,
-            Vec<A>,
-        )
-            -> Result<BTreeMap<TopicPartition, Result<T, Unavailable>>, PeerError>,
-    ) -> Vec<Result<T, Unavailable>> {
+    /// Sorts what is asked by who coordinates it. What nobody is known to coordinate is in neither part.
+    fn split<A>(&self, asked: Vec<A>, key: impl Fn(&A) -> &MirrorPartition) -> Split<A> {
         let count = self.model.partitions();
-        let mut answers: Vec<Result<T, Unavailable>> =
-            std::iter::repeat_n(Err(Unavailable::NoCoordinator), asked.len()).collect();
-        let mut local: Vec<(usize, A)> = Vec::new();
-        let mut remote: BTreeMap<String, (Address, Vec<(usize, A)>)> = BTreeMap::new();
-        {
-            let seats = self.seats.borrow();
-            for (at, one) in asked.into_iter().enumerate() {
-                let partition = key(&one);
-                let place = route::of_partition(&partition.mirror, &partition.partition, count);
-                if seats.contains_key(&place) {
-                    local.push((at, one));
-                } else if let Some(address) = self.elsewhere(place) {
-                    let peer = remote
-                        .entry(address.to_string())
-                        .or_insert_with(|| (address, Vec::new()));
-                    peer.1.push((at, one));
+        let mut split = Split {
+            total: asked.len(),
+            order: Vec::new(),
+            here: Vec::new(),
+            there: Vec::new(),
+        };
+        let mut peers: BTreeMap<String, usize> = BTreeMap::new();
+        let seats = self.seats.borrow();
+        for (at, one) in asked.into_iter().enumerate() {
+            let partition = key(&one);
+            let place = route::of_partition(&partition.mirror, &partition.partition, count);
+            let name = partition.partition.clone();
+            if seats.contains_key(&place) {
+                split.order.push(at);
+                split.here.push(one);
+            } else if let Some(address) = self.elsewhere(place) {
+                let peer = *peers.entry(address.to_string()).or_insert_with(|| {
+                    split.there.push((address, Vec::new(), Vec::new()));
+                    split.there.len() - 1
+                });
+                if let Some((_, wanted, asked)) = split.there.get_mut(peer) {
+                    wanted.push((at, name));
+                    asked.push(one);
                 }
             }
         }
-        let (order, local): (Vec<usize>, Vec<A>) = local.into_iter().unzip();
-        let from_peers = join_all(remote.into_values().map(|(address, asked)| {
-            let there = &there;
-            let key = &key;
-            async move {
-                let wanted: Vec<(usize, TopicPartition)> = asked
-                    .iter()
-                    .map(|(at, one)| (*at, key(one).partition.clone()))
-                    .collect();
-                let asked = asked.into_iter().map(|(_, one)| one).collect();
-                match there(address.clone(), asked).await {
-                    Ok(mut found) => wanted
-                        .into_iter()
-                        .filter_map(|(at, partition)| Some((at, found.remove(&partition)?)))
-                        .collect(),
-                    Err(error) => {
-                        debug!(peer = %address, error = %chain(&error), "a coordinator does not answer");
-                        // What it did is not known.
-                        let loading = |(at, _)| (at, Err(Unavailable::Loading));
-                        wanted.into_iter().map(loading).collect::<Vec<_>>()
-                    }
-                }
-            }
-        }));
-        let (from_here, from_peers) = futures::join!(here(local), from_peers);
-        let all = order
-            .into_iter()
-            .zip(from_here)
-            .chain(from_peers.into_iter().flatten());
-        for (at, answer) in all {
-            if let Some(place) = answers.get_mut(at) {
-                *place = answer;
-            }
-        }
-        answers
+        split
     }
 
     /// Where a state partition is coordinated, if it is by another sidecar.
@@ -324,6 +289,11 @@ impl Handle {
         (value.incarnation != self.incarnation)
             .then(|| value.address.parse().ok())
             .flatten()
+    }
+
+    /// Wakes whenever a state partition of ours has been loaded, or is not ours any more.
+    pub fn watch_loaded(&self) -> watch::Receiver<BTreeSet<i32>> {
+        self.loaded.clone()
     }
 
     /// True if this process coordinates what concerns a mirror as a whole.
@@ -437,6 +407,60 @@ impl Handle {
         )
         .await
     }
+}
+
+/// What is asked, by who is asked.
+struct Split<A> {
+    total: usize,
+    /// The place of each of `here` in what was asked.
+    order: Vec<usize>,
+    here: Vec<A>,
+    /// For each peer, the places and partitions of what it is asked, and that.
+    there: Vec<(Address, Places, Vec<A>)>,
+}
+
+/// The place of each partition in what was asked.
+type Places = Vec<(usize, TopicPartition)>;
+
+/// What a peer has said of what it was asked; nothing of what its answer leaves out.
+fn of_peer<T>(
+    address: &Address,
+    wanted: Places,
+    answer: Result<BTreeMap<TopicPartition, Result<T, Unavailable>>, PeerError>,
+) -> Vec<(usize, Result<T, Unavailable>)> {
+    match answer {
+        Ok(mut found) => wanted
+            .into_iter()
+            .filter_map(|(at, partition)| Some((at, found.remove(&partition)?)))
+            .collect(),
+        Err(error) => {
+            debug!(peer = %address, error = %chain(&error), "a coordinator does not answer");
+            // What it did is not known.
+            let unknown = |(at, _)| (at, Err(Unavailable::Loading));
+            wanted.into_iter().map(unknown).collect()
+        }
+    }
+}
+
+/// All answers in the order asked.
+fn in_order<T: Clone>(
+    total: usize,
+    order: Vec<usize>,
+    here: Vec<Result<T, Unavailable>>,
+    there: Vec<Vec<(usize, Result<T, Unavailable>)>>,
+) -> Vec<Result<T, Unavailable>> {
+    let mut answers: Vec<Result<T, Unavailable>> =
+        std::iter::repeat_n(Err(Unavailable::NoCoordinator), total).collect();
+    let all = order
+        .into_iter()
+        .zip(here)
+        .chain(there.into_iter().flatten());
+    for (at, answer) in all {
+        if let Some(place) = answers.get_mut(at) {
+            *place = answer;
+        }
+    }
+    answers
 }
 
 /// What the coordinators of one process need.

@@ -10,6 +10,8 @@ use crate::domain::types::TopicId;
 pub struct TopicSet {
     /// By name.
     pub topics: BTreeMap<Arc<str>, TopicEntry>,
+    /// False until the topics have been looked for once: then nothing can be said of what is not among them.
+    pub known: bool,
 }
 
 impl TopicSet {

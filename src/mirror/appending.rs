@@ -15,6 +15,7 @@ use super::partition::PartitionKey;
 use super::{Alarm, COMPARED_AT_ONCE, Event, Mirror, alignment, cause_label, reads};
 use crate::config::Acks;
 use crate::domain::append::{Answer, AppendFailure, AppendMachine, Comparison, Effect, FillAnswer};
+use crate::domain::shard::PartitionWrite;
 use crate::domain::state::PartitionState;
 use crate::domain::types::ProducerId;
 use crate::kafka::cluster::Lane;
@@ -161,7 +162,17 @@ impl Mirror {
             }
             self.want_fetch(key);
             self.list(key);
-        } else if self.hold_asked.insert(Arc::clone(&name.topic))
+            return;
+        }
+        // Whoever coordinates the mirror sees from this that the topic is the source's, and holds its configs.
+        if partition.recorded.adopts() {
+            let write = PartitionWrite {
+                adopted_below: Some(cursor),
+                ..PartitionWrite::default()
+            };
+            self.save(key, write);
+        }
+        if self.hold_asked.insert(Arc::clone(&name.topic))
             && self.parts.hold.try_send(Arc::clone(&name.topic)).is_err()
         {
             // The queue is full of other topics: the next partition, or the next look at the topics, asks again.

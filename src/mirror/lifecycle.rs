@@ -17,6 +17,8 @@ use crate::domain::append::{AppendMachine, Comparison};
 use crate::domain::shard::PartitionWrite;
 use crate::domain::state::{DesiredState, PartitionState};
 use crate::domain::state_log::{LastMirrorEpochsValue, MirrorPartition, PartitionValue};
+use crate::domain::types::TopicPartition;
+use crate::kafka::group::Membership;
 
 /// A write that could not be made is made again after this.
 const WRITE_PAUSE: Duration = Duration::from_millis(200);
@@ -37,6 +39,8 @@ pub(super) enum Course {
     Mirror,
     /// Nothing more is fetched or sent; the last answers are awaited.
     Pause,
+    /// The same, and then it is another sidecar's.
+    Leave,
     /// It is being made an ordinary partition.
     Stop(Stop),
 }
@@ -69,6 +73,11 @@ pub(super) struct Recorded {
 }
 
 impl Recorded {
+    /// True if it is to be written down how far the destination's log was adopted.
+    pub(super) fn adopts(&self) -> bool {
+        self.value.adopted_below < 0 && !self.writing && self.wanted.is_none()
+    }
+
     /// What is to be written after something was appended, if failures are still on record.
     pub(super) fn heals(&self) -> Option<PartitionWrite> {
         let heals = self.value.state == PartitionState::Mirroring
@@ -290,10 +299,10 @@ impl Mirror {
         if writes.is_empty() {
             return;
         }
-        let states = self.parts.states.clone();
+        let (states, mirror) = (self.parts.states.clone(), Arc::clone(&self.mirror));
         self.asked.push(
             async move {
-                let answers = states.write(writes).await;
+                let answers = states.write(&mirror, writes).await;
                 Event::Saved(
                     keys.into_iter()
                         .zip(answers)
@@ -424,8 +433,50 @@ impl Mirror {
                 self.save(key, to(PartitionState::Paused));
             }
             Course::Stop(Stop::Drain) => self.fence(key),
+            Course::Leave => {
+                let name = partition.name.clone();
+                self.forget(&name, "now another sidecar's");
+                let now = Arc::clone(&self.membership.borrow());
+                self.give_up(&now);
+            }
             Course::Rest | Course::Mirror | Course::Pause | Course::Stop(_) => {}
         }
+    }
+
+    // ---- sharing work
+
+    /// A partition goes to another sidecar: what is on its way is awaited first.
+    pub(super) fn begin_leaving(&mut self, name: &TopicPartition) {
+        let Some(key) = self.keys.get(name).copied() else {
+            return;
+        };
+        if let Some(partition) = self.partitions.get_mut(&key)
+            && partition.course != Course::Leave
+        {
+            partition.course = Course::Leave;
+            partition.drop_queue();
+            self.go_on_when_silent(key);
+        }
+    }
+
+    /// A partition is not ours any more.
+    pub(super) fn forget(&mut self, name: &TopicPartition, why: &str) {
+        if let Some(key) = self.keys.remove(name) {
+            self.partitions.remove(&key);
+            self.unsaved.remove(&key);
+            self.parts.metrics.remove_partition(&self.name, name);
+            info!(mirror = %self.name, topic = %name.topic, partition = name.partition, "{why}");
+        }
+    }
+
+    /// Says of the mirror's partitions that go to another that nothing is done for them here any more.
+    pub(super) fn give_up(&self, now: &Membership) {
+        let filter = &self.parts.config.topics.filter;
+        let silent = now
+            .revoking
+            .iter()
+            .filter(|name| filter.matches(&name.topic) && !self.keys.contains_key(*name));
+        self.parts.group.given_up(now.round, silent);
     }
 
     // ---- stop
@@ -434,7 +485,11 @@ impl Mirror {
         let Some(partition) = self.partitions.get_mut(&key) else {
             return;
         };
-        if matches!(partition.course, Course::Stop(_)) && partition.failure.is_none() {
+        if let Course::Stop(step) = partition.course
+            && partition.failure.is_none()
+            // STOPPING may have been written although that was not answered.
+            && !(step == Stop::Begin && partition.recorded.value.state == PartitionState::Stopping)
+        {
             return;
         }
         partition.course = Course::Stop(Stop::Begin);
@@ -546,6 +601,11 @@ impl Mirror {
             Some(partition) => self.append_config(&partition.name),
             None => return,
         };
+        // A control record has no sequence: who is no longer the owner for certain must not write one.
+        if !self.parts.group.lease().may_decide() {
+            self.wake_in(WRITE_PAUSE, Alarm::Fence(key));
+            return;
+        }
         let leader = {
             let Some(partition) = self.partitions.get(&key) else {
                 return;
@@ -648,6 +708,19 @@ impl Mirror {
         );
         self.save(key, write);
     }
+
+    /// The right to write control records may be back.
+    pub(super) fn fence_again(&mut self, key: PartitionKey) {
+        let drained = self
+            .partitions
+            .get(&key)
+            .is_some_and(|p| p.course == Course::Stop(Stop::Drain));
+        if drained {
+            self.go_on_when_silent(key);
+        } else {
+            self.fence_ready(key, None);
+        }
+    }
 }
 
 /// The state of one partition as its coordinator has it.
@@ -655,7 +728,8 @@ async fn read_one(
     states: &Handle,
     key: MirrorPartition,
 ) -> Result<Option<PartitionValue>, Unavailable> {
-    let answer = states.read(vec![key]).await.pop();
+    let mirror = Arc::clone(&key.mirror);
+    let answer = states.read(&mirror, vec![key]).await.pop();
     answer
         .unwrap_or(Err(Unavailable::NoCoordinator))
         .map(|(state, _)| state)

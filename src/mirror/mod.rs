@@ -32,7 +32,7 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, warn};
 
 use self::alignment::Alignment;
 use self::appender::{LaneKey, Outcome, ProduceLane, Sent};
@@ -58,6 +58,8 @@ use crate::kafka::connect::ConnectError;
 use crate::kafka::connection::Connection;
 use crate::kafka::contact::Contact;
 use crate::kafka::fetcher::{FetchFault, FetchOutcome, Fetcher};
+use crate::kafka::group::GroupHandle;
+use crate::kafka::group::Membership;
 use crate::metrics::Metrics;
 
 /// How often status and gauges are renewed, and stalls looked for.
@@ -111,6 +113,8 @@ pub struct MirrorParts {
     pub wall_clock_ms: fn() -> i64,
     /// The states of partitions, as the state topic has them.
     pub states: Handle,
+    /// Which partitions are ours.
+    pub group: GroupHandle,
     /// How long a stop waits where it may not write a fence: until whoever does not hear of it has given up.
     pub unfenced_wait: Duration,
     /// Ends the mirror.
@@ -200,6 +204,7 @@ enum Alarm {
     States,
     Save(PartitionKey),
     Unfenced(PartitionKey, u64),
+    Fence(PartitionKey),
 }
 
 struct Mirror {
@@ -228,6 +233,7 @@ struct Mirror {
     /// Partitions with a state to be written.
     unsaved: BTreeSet<PartitionKey>,
     states_version: watch::Receiver<u64>,
+    membership: watch::Receiver<Arc<Membership>>,
     /// A look at the state topic is due soon.
     states_alarm: bool,
     /// The mirror has been deleted by an operator.
@@ -246,6 +252,7 @@ impl Mirror {
             mirror: parts.config.name.as_str().into(),
             unsaved: BTreeSet::new(),
             states_version: parts.states.model().watch(),
+            membership: parts.group.membership(),
             states_alarm: false,
             deleted: false,
             budget: Budget::new(parts.memory_bytes),
@@ -310,6 +317,7 @@ impl Mirror {
                 },
                 Ok(()) = self.destination_leaders.changed() => self.follow_destination_leaders(),
                 Ok(()) = self.source_leaders.changed() => self.follow_source_leaders(),
+                Ok(()) = self.membership.changed() => self.take_topics(),
                 Ok(()) = self.states_version.changed(), if !self.states_alarm => {
                     self.states_alarm = true;
                     self.wake_in(STATES_PAUSE, Alarm::States);
@@ -502,6 +510,7 @@ impl Mirror {
                     self.unsaved.insert(key);
                 }
                 Alarm::Unfenced(key, generation) => self.waited_unfenced(key, generation),
+                Alarm::Fence(key) => self.fence_again(key),
             }
         }
     }
@@ -524,6 +533,7 @@ impl Mirror {
     fn take_topics(&mut self) {
         let set = Arc::clone(&self.parts.topics.borrow_and_update());
         self.topics = Arc::clone(&set);
+        let ours = Arc::clone(&self.membership.borrow_and_update());
         let wanted: BTreeSet<TopicPartition> = set
             .topics
             .iter()
@@ -533,6 +543,7 @@ impl Mirror {
                     partition,
                 })
             })
+            .filter(|name| ours.mirror.contains(name))
             .collect();
         let gone: Vec<TopicPartition> = self
             .keys
@@ -541,12 +552,13 @@ impl Mirror {
             .cloned()
             .collect();
         for name in gone {
-            if let Some(key) = self.keys.remove(&name) {
-                self.partitions.remove(&key);
-                self.parts.metrics.remove_partition(&self.name, &name);
-                info!(mirror = %self.name, topic = %name.topic, partition = name.partition, "no longer mirrored");
+            if ours.revoking.contains(&name) {
+                self.begin_leaving(&name);
+            } else {
+                self.forget(&name, "no longer mirrored here");
             }
         }
+        self.give_up(&ours);
         for name in wanted {
             if let Some(entry) = set.topics.get(&name.topic) {
                 self.take_partition(name, entry);

@@ -20,14 +20,15 @@ use crate::wire::mirror_rpc::{
     DeleteClusterMirrorRequest, DeleteClusterMirrorResponse, DescribeClusterMirrorsRequest,
     DescribeClusterMirrorsResponse, DescribedMirror, DescribedMirrorPartition,
     DescribedMirrorTopic, LastMirrorEpochPartition, LastMirrorEpochResult,
-    ListClusterMirrorsRequest, ListClusterMirrorsResponse, ListedMirror, MirrorMember,
-    MirrorTopicResult, PauseMirrorTopicsRequest, PauseMirrorTopicsResponse,
+    ListClusterMirrorsRequest, ListClusterMirrorsResponse, ListedMirror, MirrorAnswer,
+    MirrorMember, MirrorTopicResult, PauseMirrorTopicsRequest, PauseMirrorTopicsResponse,
     ReadMirrorStatesRequest, ReadMirrorStatesResponse, ReadMirrorStatesTopicResult,
     RecoverMirrorTopicsRequest, RecoverMirrorTopicsResponse, ResumeMirrorTopicsRequest,
     ResumeMirrorTopicsResponse, StartMirrorTopicsRequest, StartMirrorTopicsResponse,
     StopMirrorTopicsRequest, StopMirrorTopicsResponse, WriteMirrorStatesRequest,
     WriteMirrorStatesResponse, WriteMirrorStatesTopicResult,
 };
+use crate::wire::schema::Request;
 
 /// A mirror of this process's file.
 #[derive(Clone, Debug)]
@@ -125,6 +126,28 @@ impl MirrorService {
     fn configured(&self, mirror: &str) -> Option<&ConfiguredMirror> {
         let mut mirrors = self.inner.mirrors.iter();
         mirrors.find(|configured| *configured.name == *mirror)
+    }
+
+    /// The answer of the mirror's coordinator, if that is another sidecar. As a broker of the KIP does, this process writes into the
+    /// request up to where it has read the mirror's state; a request that says that has been passed on, and is not again.
+    async fn elsewhere<R: ForMirror>(&self, request: &R) -> Option<R::Response>
+    where
+        R::Response: MirrorAnswer,
+    {
+        if request.validation_offset() >= 0 {
+            return None;
+        }
+        let seen = self.seen_offset(request.mirror(), -1);
+        let passed_on = request.validated_at(seen);
+        let answer = self
+            .inner
+            .states
+            .forward(request.mirror(), &passed_on)
+            .await?;
+        Some(answer.unwrap_or_else(|reason| {
+            let (code, words) = unavailable(reason);
+            R::Response::refused(code, words)
+        }))
     }
 
     /// A mirror that the file or the state topic knows.
@@ -297,7 +320,8 @@ impl MirrorService {
                 .iter()
                 .map(|(key, _)| Arc::clone(&key.partition.topic))
                 .collect();
-            for (topic, answer) in names.into_iter().zip(self.inner.states.write(writes).await) {
+            let answers = self.inner.states.write(&mirror, writes).await;
+            for (topic, answer) in names.into_iter().zip(answers) {
                 let outcome = match answer {
                     Ok(Ok(_)) => continue,
                     Ok(Err(refusal)) => Err(refused(&refusal)),
@@ -449,11 +473,47 @@ fn is_sound(mirror: &str, topic: &str, index: i32) -> bool {
     sound(mirror) && sound(topic) && index >= 0
 }
 
+/// A request that a mirror's coordinator decides.
+trait ForMirror: Request + Clone {
+    fn mirror(&self) -> &Arc<str>;
+    fn validation_offset(&self) -> i64;
+    fn validated_at(&self, offset: i64) -> Self;
+}
+
+macro_rules! for_mirror {
+    ($($request:ident)+) => {$(
+        impl ForMirror for $request {
+            fn mirror(&self) -> &Arc<str> {
+                &self.mirror_name
+            }
+
+            fn validation_offset(&self) -> i64 {
+                self.state_validation_offset
+            }
+
+            fn validated_at(&self, offset: i64) -> Self {
+                Self {
+                    state_validation_offset: offset,
+                    ..self.clone()
+                }
+            }
+        }
+    )+};
+}
+
+for_mirror! {
+    StartMirrorTopicsRequest StopMirrorTopicsRequest PauseMirrorTopicsRequest ResumeMirrorTopicsRequest
+    DeleteClusterMirrorRequest
+}
+
 impl Service for MirrorService {
     async fn start_mirror_topics(
         &self,
         request: StartMirrorTopicsRequest,
     ) -> StartMirrorTopicsResponse {
+        if let Some(answer) = self.elsewhere(&request).await {
+            return answer;
+        }
         let (error_code, error_message, topics) = sum_up(self.start(request).await);
         StartMirrorTopicsResponse {
             error_code,
@@ -467,6 +527,9 @@ impl Service for MirrorService {
         &self,
         request: StopMirrorTopicsRequest,
     ) -> StopMirrorTopicsResponse {
+        if let Some(answer) = self.elsewhere(&request).await {
+            return answer;
+        }
         let names = request.topics.into_iter().map(|topic| topic.topic_name);
         let outcome = match self.matching(&request.mirror_name, names, &request.patterns) {
             Ok(topics) => {
@@ -495,6 +558,9 @@ impl Service for MirrorService {
         &self,
         request: PauseMirrorTopicsRequest,
     ) -> PauseMirrorTopicsResponse {
+        if let Some(answer) = self.elsewhere(&request).await {
+            return answer;
+        }
         let topics = request.topics.into_iter().map(|topic| topic.topic_name);
         let (offset, dry_run) = (request.state_validation_offset, request.dry_run);
         let (topics, change) = (topics.collect(), TopicChange::Pause);
@@ -512,6 +578,9 @@ impl Service for MirrorService {
         &self,
         request: ResumeMirrorTopicsRequest,
     ) -> ResumeMirrorTopicsResponse {
+        if let Some(answer) = self.elsewhere(&request).await {
+            return answer;
+        }
         let topics = request.topics.into_iter().map(|topic| topic.topic_name);
         let (offset, dry_run) = (request.state_validation_offset, request.dry_run);
         let (topics, change) = (topics.collect(), TopicChange::Resume);
@@ -542,6 +611,9 @@ impl Service for MirrorService {
         &self,
         request: DeleteClusterMirrorRequest,
     ) -> DeleteClusterMirrorResponse {
+        if let Some(answer) = self.elsewhere(&request).await {
+            return answer;
+        }
         let mirror = request.mirror_name;
         let outcome = match self.inner.states.model().mirror(&mirror) {
             None if self.inner.states.model().is_loaded() => Err(refused(&Refusal::UnknownMirror)),
@@ -688,7 +760,7 @@ impl Service for MirrorService {
                 .iter()
                 .map(|index| key_of(&mirror, &name, *index))
                 .collect();
-            let answers = self.inner.states.read(keys).await;
+            let answers = self.inner.states.read_here(keys).await;
             topics.push(ReadMirrorStatesTopicResult {
                 name,
                 partitions: indexes
@@ -729,7 +801,7 @@ impl Service for MirrorService {
                     ..WriteMirrorStatesResponse::default()
                 };
             };
-            let answers = self.inner.states.write(writes).await;
+            let answers = self.inner.states.write_here(writes).await;
             topics.push(WriteMirrorStatesTopicResult {
                 partitions: topic
                     .partitions

@@ -46,6 +46,9 @@ bind = "127.0.0.1:0"
 topic = "{state}"
 partitions = 4
 
+[group]
+id = "{state}"
+
 [[mirror]]
 name = "test"
 metadata_refresh_interval = "1s"

@@ -82,6 +82,8 @@ impl ClusterOptions {
             separate_controller: true,
             ..Self::new(name)
         }
+        // Also of the groups' own topic, or a killed broker takes the group along that shares the work.
+        .with("offsets.topic.replication.factor", "3")
     }
 
     /// The same behind a proxy.

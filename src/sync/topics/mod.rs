@@ -7,7 +7,7 @@
 mod round;
 mod step;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use self::step::{Ready, Stage, Trouble, count, hold, prepare, restore};
+use self::step::{Ready, Stage, Trouble, count, hold, prepare, restore, wait_for_hold};
 use crate::config::{NamePatterns, TopicFilter};
 use crate::coordinator::Handle;
 use crate::domain::desired::{Step, TopicEntry, TopicGate, TopicSet, may_be_mirrored};
@@ -126,6 +126,7 @@ pub async fn run(
         troubled: false,
         troubled_rounds: 0,
         seeded: false,
+        coordinated: false,
         deleted: false,
         look_at_stopped: None,
     };
@@ -231,6 +232,8 @@ struct Keeper {
     troubled_rounds: u32,
     /// The topics that the state topic knows have been taken in.
     seeded: bool,
+    /// This process was the mirror's coordinator when that was last looked at.
+    coordinated: bool,
     /// An operator has deleted the mirror: this process does not begin it anew.
     deleted: bool,
     /// When the state topic is looked at for topics that have been stopped.
@@ -250,6 +253,7 @@ impl Keeper {
     async fn work(&mut self, mut hold_wanted: mpsc::Receiver<Arc<str>>) -> TopicsError {
         let mut asked = true;
         let mut states = self.stage.states.model().watch();
+        let mut loaded = self.stage.states.watch_loaded();
         loop {
             let (round, look) = (self.next_round, self.look_at_stopped);
             tokio::select! {
@@ -268,8 +272,9 @@ impl Keeper {
                 }
                 () = sleep_until(look.unwrap_or_else(Instant::now)), if look.is_some() => {
                     self.look_at_stopped = None;
-                    self.restore_stopped();
+                    self.look_at_states();
                 }
+                Ok(_) = loaded.changed() => self.take_over(),
             }
             self.start_steps();
         }
@@ -416,7 +421,7 @@ impl Keeper {
         };
         let Some(reason) = fault else {
             self.another_source = None;
-            if pinned.as_ref() != Some(found) {
+            if pinned.as_ref() != Some(found) && self.coordinates() {
                 let stage = Arc::clone(&self.stage);
                 let (id, confirmed) = (Arc::clone(found), confirmed);
                 self.running.push(Box::pin(async move {
@@ -486,9 +491,51 @@ impl Keeper {
         remembered.map(|topic| topic.desired).unwrap_or_default()
     }
 
-    /// Topics all of whose partitions are STOPPED get back the configs that they are to have.
-    fn restore_stopped(&mut self) {
+    /// True if this process does what concerns the mirror as a whole: creating, widening and holding topics.
+    fn coordinates(&self) -> bool {
+        self.stage.states.coordinates(&self.stage.mirror)
+    }
+
+    /// This process may have become the mirror's coordinator: then there may be something to create.
+    fn take_over(&mut self) {
+        let coordinates = self.coordinates();
+        if coordinates && !self.coordinated {
+            self.next_round = self.next_round.map(|_| Instant::now());
+            self.look_at_stopped = Some(Instant::now());
+        }
+        self.coordinated = coordinates;
+    }
+
+    /// Topics of which any partition was compared by its owner, wherever that is, are to be held.
+    fn hold_adopted(&mut self) {
         let model = self.stage.states.model().clone();
+        let adopted: BTreeSet<Arc<str>> = model
+            .partitions_of(&self.stage.mirror)
+            .into_iter()
+            .filter(|(_, value)| {
+                value.adopted_below >= 0 || value.state == PartitionState::Mirroring
+            })
+            .map(|(key, _)| key.partition.topic)
+            .collect();
+        for name in adopted {
+            let waits = self
+                .topics
+                .get(&name)
+                .is_some_and(|topic| !topic.hold_wanted && !topic.is_held());
+            if waits {
+                self.want_hold(&name);
+            }
+        }
+        self.start_steps();
+    }
+
+    /// Topics all of whose partitions are STOPPED get back the configs that they are to have.
+    fn look_at_states(&mut self) {
+        let model = self.stage.states.model().clone();
+        if !self.coordinates() {
+            return;
+        }
+        self.hold_adopted();
         for (name, value) in model.topics(&self.stage.mirror) {
             if value.desired != DesiredState::Stopped || value.restored_configs.is_empty() {
                 continue;
@@ -552,8 +599,13 @@ impl Keeper {
                     let ids = known
                         .map(|entry| (entry.source_topic_id, entry.destination_topic_id))
                         .unwrap_or_default();
+                    let alone = !self.coordinates();
                     Box::pin(async move {
-                        let result = hold(&stage, &topic, ids).await;
+                        let result = if alone {
+                            wait_for_hold(&stage, &topic).await
+                        } else {
+                            hold(&stage, &topic, ids).await
+                        };
                         Outcome::Held(topic, result)
                     })
                 }
@@ -677,7 +729,10 @@ impl Keeper {
         let topics = shown
             .map(|(name, topic)| (Arc::clone(name), topic.entry.clone()))
             .collect();
-        let set = TopicSet { topics };
+        let set = TopicSet {
+            topics,
+            known: self.seeded,
+        };
         let changed = self.sets.send_if_modified(|sent| {
             let changed = **sent != set;
             if changed {

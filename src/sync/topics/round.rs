@@ -82,6 +82,7 @@ impl Keeper {
             }
         }
         let desired = self.desired(name);
+        let coordinates = self.coordinates();
         let Some(topic) = self.topics.get_mut(name) else {
             return;
         };
@@ -111,6 +112,8 @@ impl Keeper {
                 };
                 self.prepared(name, Ok(ready));
             }
+            // The mirror's coordinator does it; what comes of it is seen at the next round.
+            Step::Create | Step::Grow { .. } if !coordinates => self.try_again_soon(),
             step => {
                 topic.busy = true;
                 self.waiting.push_back(Work::Prepare {

@@ -285,30 +285,55 @@ pub(super) async fn hold(
             .map_err(|error| hold_refused(error, topic, &missing))?;
     }
 
+    let held = wait_until_held(stage, topic, &source.effective).await?;
+    match held {
+        Ok(max_message_bytes) => {
+            if !missing.is_empty() {
+                let set: Vec<_> = missing.iter().map(|(k, v)| format!("{k}={v}")).collect();
+                info!(
+                    mirror = %stage.mirror,
+                    topic = %topic,
+                    set = %set.join(" "),
+                    "topic configs held"
+                );
+            }
+            Ok(max_message_bytes)
+        }
+        Err(doubt) => Err(Trouble::Refused(format!(
+            "the configs that a mirrored topic needs are not in force after {} s: {doubt}; something may change them \
+             back: look at the topic with kafka-configs.sh --describe --entity-type topics --entity-name {topic}",
+            HOLD_DEADLINE.as_secs()
+        ))),
+    }
+}
+
+/// Waits until every leader shows the held configs, which the mirror's coordinator, another sidecar, puts in force. Answers with
+/// the destination topic's `max.message.bytes`.
+pub(super) async fn wait_for_hold(stage: &Stage, topic: &Arc<str>) -> Result<usize, Trouble> {
+    let source = source_configs(stage, topic).await?;
+    let held = wait_until_held(stage, topic, &source.effective).await?;
+    held.map_err(|doubt| {
+        Trouble::Waiting(format!(
+            "the mirror's coordinator has not put the configs in force that a mirrored topic needs: {doubt}"
+        ))
+    })
+}
+
+/// Looks until every leader has the held configs in force; after a while, why one has not.
+async fn wait_until_held(
+    stage: &Stage,
+    topic: &Arc<str>,
+    source: &Values,
+) -> Result<Result<usize, String>, Trouble> {
     let deadline = Instant::now() + HOLD_DEADLINE;
     let mut looks = 0_u32;
     loop {
-        let doubt = match leaders_hold(stage, topic, &source.effective).await? {
-            Shown::All(max_message_bytes) => {
-                if !missing.is_empty() {
-                    let set: Vec<_> = missing.iter().map(|(k, v)| format!("{k}={v}")).collect();
-                    info!(
-                        mirror = %stage.mirror,
-                        topic = %topic,
-                        set = %set.join(" "),
-                        "topic configs held"
-                    );
-                }
-                return Ok(max_message_bytes);
-            }
+        let doubt = match leaders_hold(stage, topic, source).await? {
+            Shown::All(max_message_bytes) => return Ok(Ok(max_message_bytes)),
             Shown::NotYet(doubt) => doubt,
         };
         if Instant::now() >= deadline {
-            return Err(Trouble::Refused(format!(
-                "the configs that a mirrored topic needs are not in force after {} s: {doubt}; something may change them \
-                 back: look at the topic with kafka-configs.sh --describe --entity-type topics --entity-name {topic}",
-                HOLD_DEADLINE.as_secs()
-            )));
+            return Ok(Err(doubt));
         }
         looks = looks.saturating_add(1);
         sleep(LOOKS.pause(looks, rand::random())).await;

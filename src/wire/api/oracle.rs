@@ -14,8 +14,8 @@ use super::{
     txn_markers::*,
 };
 use crate::wire::bounded::{Reader, Writer};
-use crate::wire::mirror_rpc::*;
 use crate::wire::consumer_protocol::{ConsumerProtocolAssignment, ConsumerProtocolSubscription};
+use crate::wire::mirror_rpc::*;
 use crate::wire::schema::{Message, Seed};
 
 /// Runs `$check::<ours>`, or `$check::<ours, theirs>`, for every message.
