@@ -19,7 +19,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
-use support::daemon::{Daemon, config};
+use support::daemon::{Daemon, config, state_topic};
 use support::kafka::{ClusterOptions, KafkaCluster, unique};
 use support::producer::{Load, LoadCounts};
 use support::status::scaled;
@@ -129,8 +129,10 @@ async fn two_processes_on_the_same_partitions() {
     source.create_topic(topic, PARTITIONS, 1, &[]).await;
     let load = load(source, topic);
     let text = config(&source.bootstrap(), &destination.bootstrap(), &[topic], "");
+    // In another group, with states of its own: each takes all partitions for its own, as after a mistake of an operator.
+    let state = state_topic(&[topic]);
     let mut one = Daemon::start(&text);
-    let mut other = Daemon::start(&text);
+    let mut other = Daemon::start(&text.replace(&state, &format!("{state}-other")));
     let mut dice = StdRng::seed_from_u64(seed());
     for _ in 0..scaled(3, 20) {
         sleep(Duration::from_millis(dice.random_range(1_000..4_000))).await;

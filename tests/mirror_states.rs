@@ -275,7 +275,7 @@ async fn a_failure_and_its_reason_survive_a_restart_and_recover_brings_the_parti
     .await;
     wait_failed(&mut daemon, &topic, 0, &["offset 10"], SOON).await;
     destination.delete_topic(&topic).await;
-    restart(&mut daemon).await;
+    wait_failed(&mut daemon, &topic, 0, &["was deleted"], SOON).await;
     done(
         &mut daemon,
         &["recover", "--mirror", "test", "--topics", &topic],

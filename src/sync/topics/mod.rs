@@ -175,6 +175,8 @@ struct Topic {
     missed_at_destination: u32,
     /// The source's listings do not have it any more.
     deleted: bool,
+    /// The state topic has shown that it failed for good.
+    blamed: bool,
     /// The last reason that was logged.
     said: Option<String>,
 }
@@ -189,6 +191,7 @@ impl Topic {
             missed_at_source: 0,
             missed_at_destination: 0,
             deleted: false,
+            blamed: false,
             said: None,
         }
     }
@@ -491,6 +494,41 @@ impl Keeper {
         remembered.map(|topic| topic.desired).unwrap_or_default()
     }
 
+    /// A topic that failed for good, and whose partitions an operator has recovered, is looked at as if it were new.
+    fn forgive_recovered(&mut self) {
+        let model = self.stage.states.model().clone();
+        let mut forgiven = Vec::new();
+        for (name, topic) in &mut self.topics {
+            if !topic.failed_for_good() {
+                continue;
+            }
+            let blamed = (0..topic.entry.partitions).any(|partition| {
+                let key = MirrorPartition {
+                    mirror: Arc::clone(&self.stage.mirror),
+                    partition: TopicPartition {
+                        topic: Arc::clone(name),
+                        partition,
+                    },
+                };
+                let found = model.partition(&key);
+                found.is_some_and(|found| found.state == PartitionState::Failed)
+            });
+            // The failure must have been written down before it can be taken back.
+            if !blamed && topic.blamed {
+                forgiven.push(Arc::clone(name));
+            }
+            topic.blamed |= blamed;
+        }
+        if !forgiven.is_empty() && self.another_source.is_none() {
+            for name in forgiven {
+                info!(mirror = %self.stage.mirror, topic = %name, "topic recovered, looking at it anew");
+                self.topics.remove(&name);
+            }
+            self.next_round = self.next_round.map(|_| Instant::now());
+            self.publish();
+        }
+    }
+
     /// True if this process does what concerns the mirror as a whole: creating, widening and holding topics.
     fn coordinates(&self) -> bool {
         self.stage.states.coordinates(&self.stage.mirror)
@@ -532,6 +570,7 @@ impl Keeper {
     /// Topics all of whose partitions are STOPPED get back the configs that they are to have.
     fn look_at_states(&mut self) {
         let model = self.stage.states.model().clone();
+        self.forgive_recovered();
         if !self.coordinates() {
             return;
         }

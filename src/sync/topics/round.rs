@@ -70,8 +70,8 @@ impl Keeper {
                     return;
                 }
                 Sight::Deleted => {
-                    let reason = "the destination topic was deleted while it was mirrored: start truemirror again to mirror \
-                                  it from the beginning, or exclude it";
+                    let reason = "the destination topic was deleted while it was mirrored: truemirror recover mirrors it from \
+                                  the beginning, or exclude it";
                     self.fail(name, reason.to_owned(), true);
                     return;
                 }
@@ -161,6 +161,6 @@ fn is_led(topic: &TopicMetadata) -> bool {
 fn recreated(side: Side, known: TopicId, found: TopicId) -> String {
     format!(
         "the topic was deleted and created again on the {side}: topic id changed from {known} to {found}; delete the \
-         destination topic if the new content is wanted there, and start truemirror again"
+         destination topic if the new content is wanted there, then truemirror recover"
     )
 }

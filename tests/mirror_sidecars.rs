@@ -1,0 +1,222 @@
+//! Several sidecars share the work of one destination: they take over from each other, answer for each other, and one that was
+//! frozen does no harm. Must not share its machine: it measures how soon records flow again.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::as_conversions,
+    clippy::print_stderr,
+    reason = "test code: a broken assumption is a failed test, and its figures are printed"
+)]
+
+#[cfg(test)]
+mod support;
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
+use support::daemon::{Daemon, config};
+use support::kafka::{KafkaCluster, shared_pair, unique};
+use support::poll_until;
+use support::process::signal;
+use support::producer::Load;
+use support::status::{count, partitions};
+use tokio::time::Instant;
+
+const PARTITIONS: i32 = 12;
+const SOON: Duration = Duration::from_secs(60);
+/// The shortest that brokers allow by default (`group.min.session.timeout.ms`).
+const SESSION: Duration = Duration::from_secs(6);
+
+fn sidecar(source: &KafkaCluster, destination: &KafkaCluster, topic: &str, name: &str) -> Daemon {
+    let text = config(&source.bootstrap(), &destination.bootstrap(), &[topic], "");
+    let group = format!("[group]\nmember_id = \"{name}\"\nsession_timeout = \"6s\"\n");
+    Daemon::start(&text.replace("[group]\n", &group))
+}
+
+fn load(source: &KafkaCluster, topic: &str) -> Load {
+    let partitions: Vec<(String, i32)> = (0..PARTITIONS).map(|p| (topic.to_owned(), p)).collect();
+    Load::start(&source.bootstrap(), 1_200, &partitions)
+}
+
+/// How many partitions a sidecar has, and in which of them it mirrors.
+async fn shares(daemon: &mut Daemon) -> (usize, usize) {
+    let status = daemon.status().await.unwrap();
+    (partitions(&status).len(), count(&status, "MIRRORING"))
+}
+
+/// Waits until these sidecars have so many partitions, all of them MIRRORING.
+async fn wait_shared(sidecars: &mut [(&mut Daemon, usize)]) {
+    poll_until("the work is shared", SOON, async || {
+        let mut found = Vec::new();
+        for (daemon, wanted) in sidecars.iter_mut() {
+            found.push((shares(daemon).await, *wanted));
+        }
+        let right = found
+            .iter()
+            .all(|((have, mirroring), wanted)| have == wanted && mirroring == wanted);
+        if right {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
+    })
+    .await;
+}
+
+async fn all_ends(cluster: &KafkaCluster, topic: &str) -> BTreeMap<i32, i64> {
+    let found = ends(&cluster.bootstrap(), topic, "read_uncommitted").await;
+    found.into_iter().map(|(p, (_, end))| (p, end)).collect()
+}
+
+/// Waits until every partition has grown, and says how long that took.
+async fn all_flow(cluster: &KafkaCluster, topic: &str) -> Duration {
+    let (since, before) = (Instant::now(), all_ends(cluster, topic).await);
+    poll_until("records flow in every partition", SOON, async || {
+        let now = all_ends(cluster, topic).await;
+        let still: Vec<_> = before.iter().filter(|(p, end)| now[p] <= **end).collect();
+        if still.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("not in {still:?}"))
+        }
+    })
+    .await;
+    since.elapsed()
+}
+
+async fn operate(daemon: &mut Daemon, arguments: &[&str]) -> String {
+    let server = daemon.addr_of("listener ready").await.to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_truemirror"));
+    command.args(arguments).args(["--server", &server]);
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap();
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    );
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {out}\n{err}");
+    out
+}
+
+/// The states of all partitions, as one sidecar describes them for all.
+async fn described(daemon: &mut Daemon) -> Vec<String> {
+    let shown = operate(daemon, &["describe", "--mirror", "test", "--json"]).await;
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let shown = shown.as_array().unwrap().clone();
+    shown
+        .iter()
+        .map(|partition| partition["state"].as_str().unwrap_or_default().to_owned())
+        .collect()
+}
+
+async fn wait_described(daemon: &mut Daemon, state: &str) {
+    poll_until(&format!("all {state}"), SOON, async || {
+        let states = described(daemon).await;
+        let all = states.len() == PARTITIONS as usize && states.iter().all(|found| found == state);
+        if all {
+            Ok(())
+        } else {
+            Err(format!("{states:?}"))
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_share_the_work_take_over_from_each_other_and_answer_for_each_other() {
+    let (source, destination) = shared_pair().await;
+    let topic = unique("shared");
+    source.create_topic(&topic, PARTITIONS, 1, &[]).await;
+    let load = load(source, &topic);
+    let mut one = sidecar(source, destination, &topic, "one");
+    wait_shared(&mut [(&mut one, 12)]).await;
+    let mut other = sidecar(source, destination, &topic, "other");
+    wait_shared(&mut [(&mut one, 6), (&mut other, 6)]).await;
+    all_flow(destination, &topic).await;
+    wait_described(&mut one, "MIRRORING").await;
+    wait_described(&mut other, "MIRRORING").await;
+
+    // Half of the partitions are another's, and so is most of their coordination, whoever is asked.
+    operate(&mut one, &["pause", "--mirror", "test", "--topics", &topic]).await;
+    wait_described(&mut other, "PAUSED").await;
+    operate(
+        &mut other,
+        &["resume", "--mirror", "test", "--topics", &topic],
+    )
+    .await;
+    wait_described(&mut one, "MIRRORING").await;
+
+    one.kill();
+    let taken_over = all_flow(destination, &topic).await;
+    eprintln!("a killed sidecar's partitions flow again after {taken_over:?}");
+    assert!(
+        taken_over < SESSION + Duration::from_secs(5),
+        "{taken_over:?}"
+    );
+    wait_shared(&mut [(&mut other, 12)]).await;
+    one.start_again();
+    wait_shared(&mut [(&mut one, 6), (&mut other, 6)]).await;
+
+    // A restart within the session: nothing goes to anybody else.
+    let ended = other.terminate(Duration::from_secs(10)).await;
+    assert_eq!(ended.code(), Some(0));
+    other.start_again();
+    let back = all_flow(destination, &topic).await;
+    eprintln!("a restarted sidecar's partitions flow again after {back:?}");
+    assert!(back < Duration::from_secs(4), "{back:?}");
+    wait_shared(&mut [(&mut one, 6), (&mut other, 6)]).await;
+
+    load.stop().await;
+    let (from, to) = (source.bootstrap(), destination.bootstrap());
+    wait_for_same_end(&from, &to, &[&topic], SOON).await;
+    assert_equal(&from, &to, &[&topic], &CheckOptions::default()).await;
+    for daemon in [&one, &other] {
+        let failed = daemon.log_lines_with(&["partition FAILED"]);
+        assert!(failed.is_empty(), "{failed:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sidecar_frozen_before_a_stop_and_continued_after_it_appends_nothing() {
+    let (source, destination) = shared_pair().await;
+    let topic = unique("zombie");
+    source.create_topic(&topic, PARTITIONS, 1, &[]).await;
+    let load = load(source, &topic);
+    let mut zombie = sidecar(source, destination, &topic, "zombie");
+    wait_shared(&mut [(&mut zombie, 12)]).await;
+    let mut other = sidecar(source, destination, &topic, "other");
+    wait_shared(&mut [(&mut zombie, 6), (&mut other, 6)]).await;
+    all_flow(destination, &topic).await;
+    signal(zombie.pid().unwrap(), "STOP");
+    wait_shared(&mut [(&mut other, 12)]).await;
+    operate(&mut other, &["stop", "--mirror", "test", "--all", "--yes"]).await;
+    other
+        .wait_until("all STOPPED", SOON, |status| count(status, "STOPPED") == 12)
+        .await;
+    let stopped = all_ends(destination, &topic).await;
+    signal(zombie.pid().unwrap(), "CONT");
+    // It has had its chance once it knows that nothing is to be mirrored.
+    zombie
+        .wait_until("the frozen one knows", SOON, |status| {
+            count(status, "MIRRORING") == 0 && count(status, "STOPPED") == partitions(status).len()
+        })
+        .await;
+    assert_eq!(all_ends(destination, &topic).await, stopped);
+    let counts = load.stop().await;
+    assert!(
+        counts
+            .last_offset
+            .values()
+            .zip(stopped.values())
+            .any(|(last, end)| last > end),
+        "there was more to append"
+    );
+    assert_eq!(all_ends(destination, &topic).await, stopped);
+}
