@@ -56,6 +56,9 @@ use crate::wire::schema::Request;
 /// begun, and until it has, what moves is nobody's.
 const MOVING_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Tries to leave the group; after that its session has to run out.
+const LEAVE_TRIES: u32 = 3;
+
 /// A leader looks at changes of the work at most this often.
 const NEWS_SPACING: Duration = Duration::from_secs(1);
 
@@ -403,7 +406,7 @@ impl GroupMember {
         }
     }
 
-    /// Gives up all work and takes its place out of the group, within the time for giving up.
+    /// Gives up all work, for which there is the usual time, and takes its place out of the group.
     async fn leave(&mut self) {
         self.holdings.assigned(Default::default(), true);
         self.holdings.publish(|membership| membership.leads = false);
@@ -424,12 +427,20 @@ impl GroupMember {
         self.lease.close();
         self.holdings.publish(|_| {});
         let after = self.calls.short();
-        let left = match timeout(after, self.calls.leave(&self.member_id)).await {
-            Ok(Ok(())) => return info!(group = %self.options.group_id, "left the group"),
-            Ok(Err(error)) => chain(&error).to_string(),
-            Err(_) => format!("no answer within {after:?}"),
-        };
-        info!(group = %self.options.group_id, error = %left, "did not leave the group, the session will run out");
+        let mut last = String::new();
+        for attempt in 1..=LEAVE_TRIES {
+            last = match timeout(after, self.calls.leave(&self.member_id)).await {
+                Ok(Ok(())) => {
+                    info!(group = %self.options.group_id, "left the group");
+                    return;
+                }
+                Ok(Err(error)) => chain(&error).to_string(),
+                Err(_) => format!("no answer within {after:?}"),
+            };
+            self.calls.forget_coordinator();
+            self.pause(attempt).await;
+        }
+        info!(group = %self.options.group_id, error = %last, "did not leave the group, the session will run out");
     }
 
     async fn reach(&mut self, lane: Lane) -> Result<Connection, Trouble> {
