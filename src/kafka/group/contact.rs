@@ -109,6 +109,8 @@ impl GroupMember {
     pub(super) fn disconnected(&mut self) {
         self.lease.close();
         self.continuous = false;
+        // What was decided in a generation that is long over says nothing about who has what.
+        self.leading = None;
     }
 
     pub(super) fn fenced(&mut self) -> Trouble {
