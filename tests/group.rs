@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use futures::future::join_all;
 use support::fake_broker::{Asked, FakeBroker, Reply, answer_metadata, metadata};
 use support::poll_until;
 use tokio::sync::watch;
@@ -33,8 +34,9 @@ use truemirror::wire::consumer_protocol::{ConsumerProtocolSubscription, decode};
 use truemirror::wire::error_code::ErrorCode;
 use truemirror::wire::schema::Request;
 
-const SOON: Duration = Duration::from_secs(20);
-const SESSION: Duration = Duration::from_millis(1200);
+const SOON: Duration = Duration::from_secs(60);
+/// Long enough for a machine that has other things to do.
+const SESSION: Duration = Duration::from_secs(3);
 
 /// What the next request of an API meets.
 #[derive(Clone, Copy, Debug)]
@@ -270,6 +272,7 @@ impl Member {
 const FIND: i16 = FindCoordinatorRequest::API_KEY;
 const JOIN: i16 = JoinGroupRequest::API_KEY;
 const SYNC: i16 = SyncGroupRequest::API_KEY;
+const LEAVE: i16 = LeaveGroupRequest::API_KEY;
 const BEAT: i16 = HeartbeatRequest::API_KEY;
 
 #[tokio::test]
@@ -315,8 +318,7 @@ async fn a_member_comes_in_through_every_obstacle() {
         ),
         ("a lost SyncGroup", SYNC, Fate::Cut, 2),
     ];
-    for (what, api, fate, generation) in cases {
-        eprintln!("{what}");
+    let case = |(what, api, fate, generation)| async move {
         let member = Member::start(&[(api, fate)]).await;
         member.settled(generation).await;
         let fake = member.fake();
@@ -330,7 +332,8 @@ async fn a_member_comes_in_through_every_obstacle() {
             "{what}: {:?}",
             fake.joins
         );
-    }
+    };
+    join_all(cases.map(case)).await;
 }
 
 #[tokio::test]
@@ -357,8 +360,7 @@ async fn heartbeats_keep_the_pace_and_their_answers_lead_back_into_the_group() {
         (Fate::Code(ErrorCode::COORDINATOR_NOT_AVAILABLE), None, true),
         (Fate::Cut, None, true),
     ];
-    for (fate, member_id, keeps_right) in cases {
-        eprintln!("{fate:?}");
+    let case = |(fate, member_id, keeps_right): (Fate, Option<&'static str>, bool)| async move {
         // Without the right, it is long enough without an answer for that to be seen.
         let mut fates = vec![(BEAT, fate), (JOIN, Fate::Code(ErrorCode::NONE))];
         fates.extend((!keeps_right).then_some((JOIN, Fate::Silence)));
@@ -393,13 +395,17 @@ async fn heartbeats_keep_the_pace_and_their_answers_lead_back_into_the_group() {
                 assert!(fake.count("FindCoordinator") >= 2, "{:?}", fake.asked);
             }
         }
-        assert_eq!(rights.try_join_next().is_none(), keeps_right);
+        assert_eq!(rights.try_join_next().is_none(), keeps_right, "{fate:?}");
         let beats = fake.asked.iter().filter(|(api, _)| *api == "Heartbeat");
         let beats: Vec<_> = beats.map(|(_, at)| *at).collect();
         let pace = beats[3] - beats[2];
-        let off = pace.abs_diff(SESSION / 3);
-        assert!(off < Duration::from_millis(150), "{pace:?}");
-    }
+        let slack = Duration::from_millis(20);
+        assert!(
+            pace > SESSION / 3 - slack && pace < SESSION * 2 / 3,
+            "{pace:?}"
+        );
+    };
+    join_all(cases.map(case)).await;
 }
 
 #[tokio::test]
@@ -445,7 +451,8 @@ async fn who_waits_for_others_to_join_keeps_its_right_and_gives_up_a_mute_coordi
 #[tokio::test]
 async fn an_ordinary_stop_keeps_the_place_and_leaving_takes_it_out() {
     for leaves in [false, true] {
-        let mut member = Member::start(&[]).await;
+        let moves = Fate::Code(ErrorCode::NOT_COORDINATOR);
+        let mut member = Member::start(&[(LEAVE, moves)]).await;
         member.settled(1).await;
         if leaves {
             member.handle.leave_on_stop();
@@ -467,7 +474,8 @@ async fn an_ordinary_stop_keeps_the_place_and_leaving_takes_it_out() {
             member.handle.given_up(now.round, &now.revoking);
         }
         member.running.join_next().await.unwrap().unwrap().unwrap();
-        assert_eq!(member.fake().count("LeaveGroup"), usize::from(leaves));
+        let tries = if leaves { 2 } else { 0 };
+        assert_eq!(member.fake().count("LeaveGroup"), tries);
         assert!(!member.handle.lease().may_decide());
     }
 }

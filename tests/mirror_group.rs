@@ -425,6 +425,35 @@ async fn what_is_not_given_up_in_time_goes_all_the_same_and_is_nobodys_before() 
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_thousand_partitions_go_through_one_group() {
+    let shared = shared().await;
+    let _turn = shared.turn.read().await;
+    let mut fleet = Fleet::new(&shared.kafka, "large", Duration::from_secs(15));
+    let topics = (0..500).map(|n| format!("a-topic-with-a-name-of-usual-length-{n}"));
+    let piece = |topic: &str, number| Work {
+        partition: TopicPartition::new(topic, number),
+        leader: None,
+    };
+    fleet.want(
+        topics
+            .flat_map(|topic| (0..100).map(move |n| piece(&topic, n)))
+            .collect(),
+    );
+    let first = fleet.start("first", None);
+    let took = fleet.settled("one has all", &[&first], || Ok(())).await;
+    eprintln!("50,000 partitions are one member's after {took:?}");
+    let second = fleet.start("second", None);
+    let both = [&first, &second];
+    let even = || match sizes(&both)[..] {
+        [(25_000, 0), (25_000, 0)] => Ok(()),
+        ref other => Err(format!("{other:?}")),
+    };
+    let took = fleet.settled("two share", &both, even).await;
+    let pause = fleet.longest_pause();
+    eprintln!("two share 50,000 partitions after {took:?}, what moved was nobody's for {pause:?}");
+}
+
 /// Tells the group of the leaders that the cluster's metadata shows.
 async fn follow_leaders(kafka: &KafkaCluster, topics: &[&str], wanted: watch::Sender<Wanted>) {
     let servers = kafka.direct_bootstrap();

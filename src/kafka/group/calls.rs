@@ -235,11 +235,14 @@ impl Calls {
         };
         let answer = connection.call(&request, self.short()).await?;
         let ours = answer.members.first().map(|member| member.error_code);
-        let code = answer.error_code.ok().err().or(ours).unwrap_or_default();
-        code.ok().map_err(|code| CallError::Refused {
-            api: LeaveGroupRequest::NAME,
-            code,
-        })
+        match answer.error_code.ok().err().or(ours).unwrap_or_default() {
+            // Not known: out already.
+            ErrorCode::NONE | ErrorCode::UNKNOWN_MEMBER_ID => Ok(()),
+            code => Err(CallError::Refused {
+                api: LeaveGroupRequest::NAME,
+                code,
+            }),
+        }
     }
 }
 

@@ -72,6 +72,9 @@ fn fingerprint(work: &[Work]) -> u64 {
     assign::fingerprint(work).max(1)
 }
 
+/// Before the first generation, which is 1.
+const BEFORE_ALL: i32 = 0;
+
 /// A member as it joined.
 struct Joined {
     member_id: Arc<str>,
@@ -79,8 +82,9 @@ struct Joined {
     member: Member,
 }
 
-/// Reads what a member says of itself. What cannot be read is a member that stands nowhere and has nothing.
-fn read(joined: &JoinGroupResponseMember) -> Joined {
+/// Reads what a member says of itself when `generation` begins. What cannot be read is a member that stands nowhere and has
+/// nothing.
+fn read(joined: &JoinGroupResponseMember, generation: i32) -> Joined {
     let id = joined
         .group_instance_id
         .as_ref()
@@ -97,7 +101,11 @@ fn read(joined: &JoinGroupResponseMember) -> Joined {
     let member = Member {
         id: Arc::clone(id),
         broker_id: Some(data.broker_id).filter(|broker| *broker >= BrokerId(0)),
-        generation: subscription.generation_id,
+        // Nobody was told anything in a generation that has not been: that is the word of a process that slept while the
+        // group was empty, forgotten and made anew. It is older than any other.
+        generation: Some(subscription.generation_id)
+            .filter(|told| *told < generation)
+            .unwrap_or(BEFORE_ALL),
         owned: one_by_one(&subscription.owned_partitions).collect(),
     };
     Joined {
@@ -118,7 +126,7 @@ pub(super) fn lead(
     wanted: &Wanted,
     before: Option<&Leading>,
 ) -> Result<(Leading, Vec<SyncGroupRequestAssignment>), EncodeError> {
-    let mut all: Vec<Joined> = joined.iter().map(read).collect();
+    let mut all: Vec<Joined> = joined.iter().map(|one| read(one, generation)).collect();
     let assignment = decide(
         &mut all,
         wanted,
@@ -340,6 +348,18 @@ mod tests {
         let again = [joins("a", 4, &[0]), joins("b", 5, &shares[1].0)];
         let (_, out) = lead(6, &again, &work(4), Some(&first)).unwrap();
         assert_eq!(given(&out), shares);
+    }
+
+    #[test]
+    fn the_word_of_a_generation_that_has_not_been_counts_less_than_any_other() {
+        let both = [joins("a", 50, &[0, 1, 2]), joins("b", 2, &[0, 1])];
+        let (_, out) = lead(3, &both, &work(3), None).unwrap();
+        let shares = given(&out);
+        assert!(shares[1].0.iter().all(|n| *n < 2), "{shares:?}");
+        assert!(
+            !shares[0].0.contains(&0) && !shares[0].0.contains(&1),
+            "{shares:?}"
+        );
     }
 
     #[test]

@@ -22,18 +22,18 @@
 //!   knows whether there is news.
 
 mod calls;
+mod contact;
 mod holdings;
 mod leading;
 mod lease;
 mod options;
 
 use std::future::pending;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -42,19 +42,19 @@ pub use self::lease::{Lease, boot_time};
 pub use self::options::{GroupError, GroupOptions, Wanted};
 
 use self::calls::{CallError, Calls, Claim, Trouble};
+use self::contact::MOVING_INTERVAL;
 use self::holdings::{Holdings, Shared};
 use self::leading::{Given, Leading};
 use super::cluster::{Cluster, Lane};
-use super::connection::{Connection, Pending};
+use super::connection::Connection;
 use super::contact::chain;
 use crate::wire::api::groups::{JoinGroupRequest, JoinGroupResponse, SyncGroupRequest};
 use crate::wire::consumer_protocol::encode;
 use crate::wire::error_code::ErrorCode;
 use crate::wire::schema::Request;
 
-/// Heartbeats follow each other at this distance while something moves: members learn by them that the next generation has
-/// begun, and until it has, what moves is nobody's.
-const MOVING_INTERVAL: Duration = Duration::from_millis(250);
+/// Tries to leave the group; after that its session has to run out.
+const LEAVE_TRIES: u32 = 3;
 
 /// A leader looks at changes of the work at most this often.
 const NEWS_SPACING: Duration = Duration::from_secs(1);
@@ -261,10 +261,9 @@ impl GroupMember {
         let outdated = self.generation < 0 && known_as.is_some_and(|known| known != us);
         self.holdings.assigned(given.partitions, self.continuous);
         self.awaited = given.awaited || outdated;
-        // Whoever gives up has so long for it.
-        let moving = given
-            .moving
-            .then(|| Instant::now() + self.options.give_up_timeout);
+        // Whoever gives up has so long for it, and joins then.
+        let soon = self.options.give_up_timeout + MOVING_INTERVAL * 4;
+        let moving = given.moving.then(|| Instant::now() + soon);
         self.moving_until = moving;
         if moving.is_some() {
             self.schedule_beat();
@@ -320,90 +319,7 @@ impl GroupMember {
         }
     }
 
-    async fn heartbeat(&mut self) -> Result<(), Trouble> {
-        self.schedule_beat();
-        let beat = self.calls.heartbeat(&self.member_id, self.generation);
-        let error = match beat.await {
-            Ok((sent, ErrorCode::NONE)) => {
-                self.lease.renew(sent);
-                self.answered();
-                return Ok(());
-            }
-            Ok((sent, ErrorCode::REBALANCE_IN_PROGRESS)) => {
-                self.lease.renew(sent);
-                return Err(Trouble::Rejoin("others join or leave"));
-            }
-            Ok((_, code)) => match self.refused("Heartbeat", code) {
-                Trouble::Again(error) => error,
-                other => return Err(other),
-            },
-            Err(error) => match Trouble::from(error) {
-                Trouble::Again(error) => error,
-                other => return Err(other),
-            },
-        };
-        // Our place is not in doubt, only the coordinator is: the same generation goes on elsewhere.
-        self.calls.forget_coordinator();
-        self.failed(&error);
-        self.pause(self.failures).await;
-        self.beat_due = Instant::now();
-        Ok(())
-    }
-
-    fn schedule_beat(&mut self) {
-        let now = Instant::now();
-        let moving = self.moving_until.is_some_and(|until| now < until);
-        let usual = self.calls.heartbeat_interval();
-        self.beat_due = now
-            + if moving {
-                MOVING_INTERVAL.min(usual)
-            } else {
-                usual
-            };
-    }
-
-    /// Waits for the answer to a call that waits for others, and shows the coordinator meanwhile that we live.
-    async fn beating<R: Request>(
-        &mut self,
-        connection: &Connection,
-        answer: Pending<R>,
-        generation: i32,
-    ) -> Result<R::Response, Trouble> {
-        let mut answer = pin!(answer);
-        loop {
-            let known = self.generation >= 0 && self.continuous;
-            let due = known.then_some(self.beat_due);
-            tokio::select! {
-                answer = &mut answer => return answer.map_err(|error| self.lost(error.into())),
-                () = until(due) => {}
-            }
-            self.beat_due = Instant::now() + self.calls.heartbeat_interval();
-            let member_id = Arc::clone(&self.member_id);
-            let beat = self.calls.heartbeat(&member_id, generation);
-            let beat = tokio::select! {
-                answer = &mut answer => return answer.map_err(|error| self.lost(error.into())),
-                beat = beat => beat,
-            };
-            match beat {
-                Ok((sent, ErrorCode::NONE | ErrorCode::REBALANCE_IN_PROGRESS)) => {
-                    self.lease.renew(sent);
-                }
-                Ok((_, ErrorCode::FENCED_INSTANCE_ID)) => return Err(self.fenced()),
-                Ok((_, ErrorCode::UNKNOWN_MEMBER_ID)) => self.disconnected(),
-                // The generation is over that we asked with, and our answer on its way; or the coordinator moves, and the
-                // answer will say so.
-                Ok((_, code)) => debug!(%code, "heartbeat while joining"),
-                Err(error) => {
-                    // A coordinator that is mute here will not answer there either; and what waits there would hold up
-                    // whatever came after it.
-                    connection.close();
-                    return Err(self.lost(error));
-                }
-            }
-        }
-    }
-
-    /// Gives up all work and takes its place out of the group, within the time for giving up.
+    /// Gives up all work, for which there is the usual time, and takes its place out of the group.
     async fn leave(&mut self) {
         self.holdings.assigned(Default::default(), true);
         self.holdings.publish(|membership| membership.leads = false);
@@ -424,12 +340,20 @@ impl GroupMember {
         self.lease.close();
         self.holdings.publish(|_| {});
         let after = self.calls.short();
-        let left = match timeout(after, self.calls.leave(&self.member_id)).await {
-            Ok(Ok(())) => return info!(group = %self.options.group_id, "left the group"),
-            Ok(Err(error)) => chain(&error).to_string(),
-            Err(_) => format!("no answer within {after:?}"),
-        };
-        info!(group = %self.options.group_id, error = %left, "did not leave the group, the session will run out");
+        let mut last = String::new();
+        for attempt in 1..=LEAVE_TRIES {
+            last = match timeout(after, self.calls.leave(&self.member_id)).await {
+                Ok(Ok(())) => {
+                    info!(group = %self.options.group_id, "left the group");
+                    return;
+                }
+                Ok(Err(error)) => chain(&error).to_string(),
+                Err(_) => format!("no answer within {after:?}"),
+            };
+            self.calls.forget_coordinator();
+            self.pause(attempt).await;
+        }
+        info!(group = %self.options.group_id, error = %last, "did not leave the group, the session will run out");
     }
 
     async fn reach(&mut self, lane: Lane) -> Result<Connection, Trouble> {
@@ -456,78 +380,6 @@ impl GroupMember {
                 after = ?self.options.give_up_timeout,
                 "work that goes to another member was not given up in time, it goes all the same"
             );
-        }
-    }
-
-    /// Another may have our work from now on.
-    fn disconnected(&mut self) {
-        self.lease.close();
-        self.continuous = false;
-    }
-
-    fn fenced(&mut self) -> Trouble {
-        self.disconnected();
-        Trouble::Fatal(GroupError::Fenced {
-            group_id: Arc::clone(&self.options.group_id),
-            sidecar_id: Arc::clone(&self.options.identity.sidecar_id),
-        })
-    }
-
-    /// The coordinator is not where it was, or not to be reached.
-    fn lost(&mut self, error: CallError) -> Trouble {
-        self.calls.forget_coordinator();
-        error.into()
-    }
-
-    /// What an error code of the coordinator means.
-    fn refused(&mut self, api: &'static str, code: ErrorCode) -> Trouble {
-        match code {
-            ErrorCode::FENCED_INSTANCE_ID => self.fenced(),
-            ErrorCode::UNKNOWN_MEMBER_ID => {
-                self.disconnected();
-                self.member_id = "".into();
-                Trouble::Rejoin("the group does not know us any more")
-            }
-            ErrorCode::ILLEGAL_GENERATION => {
-                self.disconnected();
-                Trouble::Rejoin("the group went on without us")
-            }
-            ErrorCode::REBALANCE_IN_PROGRESS => Trouble::Rejoin("others join or leave"),
-            ErrorCode::INVALID_SESSION_TIMEOUT
-            | ErrorCode::INVALID_GROUP_ID
-            | ErrorCode::INCONSISTENT_GROUP_PROTOCOL => Trouble::Fatal(GroupError::Refused {
-                group_id: Arc::clone(&self.options.group_id),
-                api,
-                code,
-            }),
-            code => self.lost(CallError::Refused { api, code }),
-        }
-    }
-
-    /// Says once that the group cannot be reached, until it can.
-    fn failed(&mut self, error: &CallError) {
-        self.failures = self.failures.saturating_add(1);
-        let words = chain(error);
-        // A coordinator that moves or a connection that broke is nothing to speak of if the next try succeeds.
-        if self.failures >= 3 && !self.said {
-            self.said = true;
-            warn!(group = %self.options.group_id, error = %words, "cannot take part in the group, trying until it can");
-        } else {
-            debug!(group = %self.options.group_id, failures = self.failures, error = %words, "group call failed");
-        }
-    }
-
-    fn answered(&mut self) {
-        self.failures = 0;
-        if std::mem::take(&mut self.said) {
-            info!(group = %self.options.group_id, "takes part in the group again");
-        }
-    }
-
-    async fn pause(&self, failures: u32) {
-        let pause = self.options.backoff.pause(failures, rand::random());
-        if !pause.is_zero() {
-            sleep(pause).await;
         }
     }
 }
