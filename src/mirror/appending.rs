@@ -461,7 +461,7 @@ impl Mirror {
             partition.listed = false;
             let held = self.topics.is_held(&partition.name.topic);
             if !held
-                || !partition.may_copy()
+                || !partition.may_append()
                 || self.stopping
                 || partition
                     .leader

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::partition::{PartitionKey, Queued, SourceEnds};
 use super::{Alarm, Event, Mirror, leaders_of, reads};
 use crate::domain::plan::{Action, plan};
-use crate::domain::types::{BrokerId, TopicPartition};
+use crate::domain::types::{BrokerId, LeaderEpoch, TopicPartition};
 use crate::kafka::cluster::Lane;
 use crate::kafka::contact::chain;
 use crate::kafka::fetch_session::{FetchLimits, Wanted};
@@ -46,6 +46,15 @@ pub(super) struct FetcherKey {
     pub(super) number: u16,
 }
 
+/// One partition of a Fetch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) key: PartitionKey,
+    offset: i64,
+    /// Of the source's leader, as it was known then.
+    epoch: LeaderEpoch,
+}
+
 /// A fetcher's place, and whose turn it serves.
 #[derive(Debug)]
 pub(super) struct FetcherSeat {
@@ -79,6 +88,9 @@ impl Mirror {
                 number: u16::try_from(index % per_broker).unwrap_or(0),
             };
             if partition.fetcher != Some(fetcher) || partition.source_epoch != epoch {
+                if partition.source_epoch != LeaderEpoch::NONE && partition.source_epoch != epoch {
+                    partition.fenced_since.get_or_insert_with(Instant::now);
+                }
                 partition.fetcher = Some(fetcher);
                 partition.source_epoch = epoch;
                 partition.delayed_until = None;
@@ -160,7 +172,7 @@ impl Mirror {
             let mirrors =
                 partition.machine.cursor().is_some() && self.topics.is_held(&partition.name.topic);
             if !mirrors
-                || !partition.may_copy()
+                || !partition.may_fetch()
                 || partition.delayed_until.is_some()
                 || partition.blocked.is_some()
             {
@@ -170,7 +182,11 @@ impl Mirror {
                 crowded = true;
                 continue;
             }
-            asked.push((*member, partition.fetch_offset));
+            asked.push(Asked {
+                key: *member,
+                offset: partition.fetch_offset,
+                epoch: partition.source_epoch,
+            });
             wanted.push(Wanted {
                 partition: partition.name.clone(),
                 topic_id: partition.source_topic_id,
@@ -226,7 +242,7 @@ impl Mirror {
         key: FetcherKey,
         fetcher: Fetcher,
         outcome: Result<FetchOutcome, FetchFault>,
-        wanted: &[(PartitionKey, i64)],
+        wanted: &[Asked],
     ) {
         let took = self.fetchers.get_mut(&key).map(|seat| {
             let throttled = fetcher.throttled();
@@ -270,10 +286,10 @@ impl Mirror {
             let Some(member) = self.keys.get(&fetched.partition).copied() else {
                 continue;
             };
-            let Some((_, offset)) = wanted.iter().find(|(wanted, _)| *wanted == member) else {
+            let Some(asked) = wanted.iter().find(|asked| asked.key == member) else {
                 continue;
             };
-            useful |= self.take_fetched(member, *offset, fetched, &held);
+            useful |= self.take_fetched(*asked, fetched, &held);
         }
         if useful || took.is_none_or(|took| took >= self.parts.config.fetch.max_wait / 2) {
             self.eager_fetchers.insert(key);
@@ -283,7 +299,7 @@ impl Mirror {
     }
 
     /// Notes that the source has spoken about what was asked. A session's answer leaves out partitions with nothing new.
-    fn hear_source(&mut self, outcome: &FetchOutcome, wanted: &[(PartitionKey, i64)]) {
+    fn hear_source(&mut self, outcome: &FetchOutcome, wanted: &[Asked]) {
         let now = Instant::now();
         let refused: BTreeSet<&TopicPartition> = outcome
             .partitions
@@ -291,20 +307,36 @@ impl Mirror {
             .filter(|fetched| !fetched.error_code.is_none())
             .map(|fetched| &fetched.partition)
             .collect();
-        for (key, _) in wanted {
-            if let Some(partition) = self.partitions.get_mut(key)
+        let diverged: BTreeSet<&TopicPartition> = outcome
+            .partitions
+            .iter()
+            .filter(|fetched| fetched.diverging.is_some())
+            .map(|fetched| &fetched.partition)
+            .collect();
+        let mut agreed = Vec::new();
+        for asked in wanted {
+            if let Some(partition) = self.partitions.get_mut(&asked.key)
                 && !refused.contains(&partition.name)
             {
                 partition.source_heard_at = now;
+                // It was asked with the epoch of our last record: a leader without that record would have said so.
+                if asked.epoch == partition.source_epoch
+                    && !diverged.contains(&partition.name)
+                    && partition.fenced_since.take().is_some()
+                {
+                    agreed.push(asked.key);
+                }
             }
+        }
+        for key in agreed {
+            self.source_agrees(key);
         }
     }
 
     /// True if it brought the partition forward.
     fn take_fetched(
         &mut self,
-        key: PartitionKey,
-        offset: i64,
+        Asked { key, offset, .. }: Asked,
         fetched: Fetched,
         held: &Arc<super::budget::Held>,
     ) -> bool {

@@ -94,6 +94,8 @@ pub(super) struct Partition {
     pub(super) fetcher: Option<FetcherKey>,
     /// The source leader's epoch.
     pub(super) source_epoch: LeaderEpoch,
+    /// Since when the source's leader is another that has not said yet whether our end is still part of its log.
+    pub(super) fenced_since: Option<Instant>,
     /// Source epoch of the batch before the machine's cursor.
     pub(super) cursor_epoch: LeaderEpoch,
     /// What stands behind the queue and cannot be appended: kind and reason.
@@ -151,6 +153,7 @@ impl Partition {
             lane_losses: 0,
             fetcher: None,
             source_epoch: LeaderEpoch::NONE,
+            fenced_since: None,
             cursor_epoch: LeaderEpoch::NONE,
             blocked: None,
             refusal: None,
@@ -289,13 +292,18 @@ impl Partition {
         })
     }
 
-    /// True if it may be fetched and appended.
-    pub(super) fn may_copy(&self) -> bool {
+    /// True if it may be fetched.
+    pub(super) fn may_fetch(&self) -> bool {
         self.course.copies()
             && matches!(
                 self.state,
-                PartitionState::Mirroring | PartitionState::Stopping
+                PartitionState::Mirroring | PartitionState::EpochFencing | PartitionState::Stopping
             )
+    }
+
+    /// True if what was fetched may be appended: not before a new leader of the source has answered.
+    pub(super) fn may_append(&self) -> bool {
+        self.may_fetch() && self.fenced_since.is_none()
     }
 
     pub(super) fn enter(&mut self, state: PartitionState) {

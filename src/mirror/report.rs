@@ -29,6 +29,7 @@ pub(crate) fn cluster_status(
 impl Mirror {
     pub(super) fn tick(&mut self, now: Instant) {
         self.look_for_stalls(now);
+        self.note_fencing(now);
         self.ask_watermarks();
         // An idle source answers when the wait of a fetch is over, and a little later under load.
         let long_poll = self.parts.config.fetch.max_wait.saturating_add(TICK * 2);

@@ -56,7 +56,9 @@ impl Mirror {
     pub(super) fn look_for_stalls(&mut self, now: Instant) {
         for partition in self.partitions.values_mut() {
             let waits = !partition.queue.is_empty()
-                && (partition.machine.cursor().is_none() || partition.machine.in_flight() > 0);
+                && (partition.machine.cursor().is_none()
+                    || partition.machine.in_flight() > 0
+                    || partition.fenced_since.is_some());
             if !waits {
                 partition.stalled_since = None;
                 continue;

@@ -10,6 +10,7 @@ mod frames;
 mod handlers;
 mod rejection;
 mod service;
+mod show;
 
 use std::collections::HashMap;
 use std::fmt;

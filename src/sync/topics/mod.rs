@@ -4,10 +4,11 @@
 //! One loop does it all: a round lists both clusters, compares, and queues a step for every topic that needs one; a few
 //! steps run at a time. What fails is tried again at the next round, which then comes sooner.
 
+mod remembered;
 mod round;
 mod step;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +21,12 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use self::step::{Ready, Stage, Trouble, count, hold, prepare, restore, wait_for_hold};
+use self::step::{Ready, Stage, Trouble, hold, prepare, restore, wait_for_hold};
 use crate::config::{NamePatterns, TopicFilter};
 use crate::coordinator::Handle;
 use crate::domain::desired::{Step, TopicEntry, TopicGate, TopicSet, may_be_mirrored};
-use crate::domain::state::{DesiredState, PartitionState};
-use crate::domain::state_log::{MirrorPartition, TopicValue};
-use crate::domain::types::TopicPartition;
+use crate::domain::state::DesiredState;
+use crate::domain::state_log::TopicValue;
 use crate::kafka::backoff::Backoff;
 use crate::kafka::cluster::{Cluster, ClusterError, Metadata, Topics};
 use crate::kafka::contact::Contact;
@@ -398,207 +398,6 @@ impl Keeper {
         // What other topics the listings brought is forgotten again.
         self.follow();
         Ok(())
-    }
-
-    /// Compares the source's cluster id with the one that is pinned, and pins it at first contact. Another cluster under the
-    /// source's address halts the mirror until an operator says, in the configuration, that it is the right one.
-    fn is_the_same_source(&mut self, found: Option<&Arc<str>>) -> bool {
-        let Some(found) = found else {
-            return true;
-        };
-        let remembered = self.stage.states.model().mirror(&self.stage.mirror);
-        let pinned = remembered
-            .map(|mirror| mirror.source_cluster_id)
-            .filter(|id| !id.is_empty());
-        let confirmed = self.source_cluster_id.as_ref() == Some(found);
-        let fault = match (&self.source_cluster_id, &pinned) {
-            (Some(wanted), _) if wanted != found => Some(format!(
-                "the source is cluster {found}, but mirror.source.cluster_id is {wanted}; correct one of bootstrap_servers and \
-                 cluster_id in [mirror.source]"
-            )),
-            (None, Some(pinned)) if pinned != found => Some(format!(
-                "the source is cluster {found}, but this mirror was begun with cluster {pinned}; if that is wanted, set \
-                 mirror.source.cluster_id = \"{found}\", else correct mirror.source.bootstrap_servers"
-            )),
-            _ => None,
-        };
-        let Some(reason) = fault else {
-            self.another_source = None;
-            if pinned.as_ref() != Some(found) && self.coordinates() {
-                let stage = Arc::clone(&self.stage);
-                let (id, confirmed) = (Arc::clone(found), confirmed);
-                self.running.push(Box::pin(async move {
-                    let mirror = Arc::clone(&stage.mirror);
-                    let pinned = stage.states.remember_mirror(mirror, id, confirmed).await;
-                    Outcome::Pinned(pinned.is_ok())
-                }));
-            }
-            return true;
-        };
-        if self.another_source.as_ref() != Some(&reason) {
-            error!(mirror = %self.stage.mirror, %reason, "mirror halted");
-            self.another_source = Some(reason.clone());
-        }
-        let names: Vec<_> = self.topics.keys().cloned().collect();
-        for name in names {
-            if let Some(topic) = self.topics.get_mut(&name) {
-                topic.said = Some(reason.clone());
-            }
-            self.fail(&name, reason.clone(), true);
-        }
-        false
-    }
-
-    /// Topics that the state topic knows: they are the mirror's also while the source cannot be asked, and they have the ids
-    /// that they had.
-    fn seed(&mut self) {
-        let remembered = self.stage.states.model().topics(&self.stage.mirror);
-        for (name, value) in remembered {
-            if self.filter.matches(&name) {
-                self.topics.entry(name).or_insert_with(|| {
-                    Topic::new(TopicEntry {
-                        partitions: 0,
-                        source_topic_id: value.source_topic_id,
-                        destination_topic_id: value.destination_topic_id,
-                        gate: TopicGate::Unheld,
-                    })
-                });
-            }
-        }
-    }
-
-    /// Without the source, a topic that is known has as many partitions as the destination says.
-    fn take_seeded(&mut self, destination: &Metadata) {
-        let waiting: Vec<_> = self
-            .topics
-            .iter()
-            .filter(|(_, topic)| !topic.ready && !topic.busy)
-            .filter_map(|(name, _)| {
-                let found = destination.topics.get(name)?;
-                let ready = Ready {
-                    destination_topic_id: found.topic_id,
-                    partitions: count(found),
-                };
-                found.error.is_none().then(|| (Arc::clone(name), ready))
-            })
-            .collect();
-        for (name, ready) in waiting {
-            self.prepared(&name, Ok(ready));
-        }
-        self.follow();
-    }
-
-    /// What is wanted of a topic.
-    fn desired(&self, name: &Arc<str>) -> DesiredState {
-        let remembered = self.stage.states.model().topic(&self.stage.mirror, name);
-        remembered.map(|topic| topic.desired).unwrap_or_default()
-    }
-
-    /// A topic that failed for good, and whose partitions an operator has recovered, is looked at as if it were new.
-    fn forgive_recovered(&mut self) {
-        let model = self.stage.states.model().clone();
-        let mut forgiven = Vec::new();
-        for (name, topic) in &mut self.topics {
-            if !topic.failed_for_good() {
-                continue;
-            }
-            let blamed = (0..topic.entry.partitions).any(|partition| {
-                let key = MirrorPartition {
-                    mirror: Arc::clone(&self.stage.mirror),
-                    partition: TopicPartition {
-                        topic: Arc::clone(name),
-                        partition,
-                    },
-                };
-                let found = model.partition(&key);
-                found.is_some_and(|found| found.state == PartitionState::Failed)
-            });
-            // The failure must have been written down before it can be taken back.
-            if !blamed && topic.blamed {
-                forgiven.push(Arc::clone(name));
-            }
-            topic.blamed |= blamed;
-        }
-        if !forgiven.is_empty() && self.another_source.is_none() {
-            for name in forgiven {
-                info!(mirror = %self.stage.mirror, topic = %name, "topic recovered, looking at it anew");
-                self.topics.remove(&name);
-            }
-            self.next_round = self.next_round.map(|_| Instant::now());
-            self.publish();
-        }
-    }
-
-    /// True if this process does what concerns the mirror as a whole: creating, widening and holding topics.
-    fn coordinates(&self) -> bool {
-        self.stage.states.coordinates(&self.stage.mirror)
-    }
-
-    /// This process may have become the mirror's coordinator: then there may be something to create.
-    fn take_over(&mut self) {
-        let coordinates = self.coordinates();
-        if coordinates && !self.coordinated {
-            self.next_round = self.next_round.map(|_| Instant::now());
-            self.look_at_stopped = Some(Instant::now());
-        }
-        self.coordinated = coordinates;
-    }
-
-    /// Topics of which any partition was compared by its owner, wherever that is, are to be held.
-    fn hold_adopted(&mut self) {
-        let model = self.stage.states.model().clone();
-        let adopted: BTreeSet<Arc<str>> = model
-            .partitions_of(&self.stage.mirror)
-            .into_iter()
-            .filter(|(_, value)| {
-                value.adopted_below >= 0 || value.state == PartitionState::Mirroring
-            })
-            .map(|(key, _)| key.partition.topic)
-            .collect();
-        for name in adopted {
-            let waits = self
-                .topics
-                .get(&name)
-                .is_some_and(|topic| !topic.hold_wanted && !topic.is_held());
-            if waits {
-                self.want_hold(&name);
-            }
-        }
-        self.start_steps();
-    }
-
-    /// Topics all of whose partitions are STOPPED get back the configs that they are to have.
-    fn look_at_states(&mut self) {
-        let model = self.stage.states.model().clone();
-        self.forgive_recovered();
-        if !self.coordinates() {
-            return;
-        }
-        self.hold_adopted();
-        for (name, value) in model.topics(&self.stage.mirror) {
-            if value.desired != DesiredState::Stopped || value.restored_configs.is_empty() {
-                continue;
-            }
-            let Some(topic) = self.topics.get_mut(&name).filter(|topic| !topic.busy) else {
-                continue;
-            };
-            let stopped = |partition| {
-                let key = MirrorPartition {
-                    mirror: Arc::clone(&self.stage.mirror),
-                    partition: TopicPartition {
-                        topic: Arc::clone(&name),
-                        partition,
-                    },
-                };
-                let found = model.partition(&key);
-                found.is_some_and(|found| found.state == PartitionState::Stopped)
-            };
-            if topic.ready && (0..topic.entry.partitions).all(stopped) {
-                topic.busy = true;
-                self.waiting
-                    .push_back(Work::Restore(Arc::clone(&name), value));
-            }
-        }
     }
 
     fn want_hold(&mut self, name: &Arc<str>) {

@@ -81,6 +81,17 @@ impl Keeper {
                 }
             }
         }
+        if let Some(rival) = self.rival(name) {
+            let reason = format!(
+                "mirror {rival} mirrors this topic; exclude it from one of the two (mirror.topics.exclude), or stop it there"
+            );
+            if let Some(topic) = self.topics.get_mut(name) {
+                topic.ready = false;
+                topic.hold_wanted = false;
+            }
+            self.fail(name, reason, false);
+            return;
+        }
         let desired = self.desired(name);
         let coordinates = self.coordinates();
         let Some(topic) = self.topics.get_mut(name) else {
@@ -123,6 +134,20 @@ impl Keeper {
                 });
             }
         }
+    }
+
+    /// Another mirror that has the topic: it was first, or both were at once and its name comes first.
+    fn rival(&self, topic: &Arc<str>) -> Option<Arc<str>> {
+        let model = self.stage.states.model();
+        let ours = model.topic(&self.stage.mirror, topic).is_some();
+        let others = model.mirrors().into_keys();
+        others
+            .filter(|other| *other != self.stage.mirror)
+            .filter(|other| !ours || *other < self.stage.mirror)
+            .find(|other| {
+                let theirs = model.topic(other, topic);
+                theirs.is_some_and(|theirs| theirs.desired != DesiredState::Stopped)
+            })
     }
 
     /// Known topics that the source's listing does not have.
