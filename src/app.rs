@@ -501,6 +501,7 @@ fn start_mirror(
         replication_factor: mirror.topics.replication_factor,
         refresh_interval: mirror.metadata_refresh_interval,
         request_timeout: connection.request_timeout,
+        state_topic: config.state.topic.as_str().into(),
         source_cluster_id: mirror.source.cluster_id.as_deref().map(Arc::from),
         compared,
     };

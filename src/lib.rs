@@ -19,6 +19,23 @@
 //! waits (a fetch, an append, a question) is a future that ends as an event of that loop, so that no partition is ever shared.
 //! What a partition does next is decided by a pure state machine, [`domain::append`].
 //!
+//! # States
+//!
+//! ```text
+//! owner of a partition ──Handle──► actor of its state partition ──append──► __mirror_state (destination, compacted)
+//! operator (listener)  ──Handle──►  decide, append, apply, answer                  │
+//!                          ▲                                                       ▼
+//!                          └────────── read model ◄────────── every sidecar tails all of it
+//! ```
+//!
+//! The *owner* of a partition (`mirror/lifecycle.rs`) decides what its state becomes and does it; the *coordinator* of its key
+//! ([`coordinator`]) checks, appends and answers; both may be one process, and the code behind is the same. An operator changes the
+//! *desired* state of a topic, which is a record too; owners see it in their read model and act. A state is written before what it
+//! stands for is done, except FAILED: a partition stands still first. What concerns a whole topic or mirror (create, hold, restore,
+//! pin the source's cluster id) is done by the sidecar that coordinates the mirror's name; the others wait until they see it done.
+//! An owner that has compared a partition writes down how far it was adopted: this is how the coordinator learns that the topic is
+//! the source's and may be held.
+//!
 //! # One primitive: compare-and-append
 //!
 //! *Append these bytes only if the log is where I think it is.* Each partition has one producer id of ours, the same in every
@@ -45,8 +62,10 @@
 //! membership list and the lease. A partition goes to the sidecar beside the broker that leads it, else where least is; it
 //! moves only once its owner has given it up.
 //!
-//! # Five laws
+//! # Six laws
 //!
+//! 0. **Decide, append, apply, answer.** A pure function ([`domain::shard`]) makes records of a request; state changes only by
+//!    records that are in the log; no answer leaves before.
 //! 1. **Ask the destination where to resume.** A cursor advances only on an acknowledged append.
 //! 2. **The log owns the truth; memory is a cache.** If the outcome of an append is unknown, forget, ask, go on.
 //! 3. **Never a guess.** No shift, skip, duplicate or silent reset: what cannot be kept identical puts that one partition into
@@ -106,6 +125,9 @@
 //! - **A broker forgets producers by record timestamp**, not by when they last wrote. Old records with one day's expiry are
 //!   forgotten at once; so while batches are older than half of `producer.id.expiration.ms`, one is in flight.
 //! - **ListOffsets with replica id -2 is answered by followers too.** Any other negative one below it only by the leader: use -3.
+//! - **The group's protocol type is "consumer"** with an assignor of our own, since `kafka-consumer-groups.sh` refuses to show others.
+//! - **A frozen process adopts the fence's producer epoch** when it resumes; what keeps it from appending behind a stop is the comparison
+//!   (the fence is an offset that the source does not have) and the state topic, in that order.
 //! - **End offsets alone hide a foreign record.** A writer who put one record where ours belonged leaves the same end; hence
 //!   the comparison by content and by producer id.
 //! - **Base offset and leader epoch of a batch are outside its checksum**; producer id, epoch, sequence and attributes are under it.

@@ -88,7 +88,7 @@ fn every_default_in_the_example_is_the_codes() {
         uncommented.push_str(key.unwrap_or(line));
         uncommented.push('\n');
     }
-    assert_eq!(shown, 27, "the example shows every key that has a default");
+    assert_eq!(shown, 32, "the example shows every key that has a default");
     let (minimal, _) = shipped("truemirror.minimal.toml");
     let defaults = Config::load(&minimal).unwrap();
     assert_eq!(
@@ -112,6 +112,8 @@ fn the_example_has_every_key() {
         ("[destination]", "[destination]\nzzzzzzzz = 1"),
         ("[listener]", "[listener]\nzzzzzzzz = 1"),
         ("[http]", "[http]\nzzzzzzzz = 1"),
+        ("[state]", "[state]\nzzzzzzzz = 1"),
+        ("[group]", "[group]\nzzzzzzzz = 1"),
         ("[limits]", "[limits]\nzzzzzzzz = 1"),
         ("[log]", "[log]\nzzzzzzzz = 1"),
         ("[[mirror]]", "[[mirror]]\nzzzzzzzz = 1"),
@@ -159,7 +161,7 @@ fn each_fault_is_one_line_with_place_key_found_and_allowed() {
         (
             with("[[mirror]]", "[gateway]\n[[mirror]]"),
             &[
-                "f:5:2: gateway: unknown key; allowed here: destination, listener, http, limits, log, mirror",
+                "f:5:2: gateway: unknown key; allowed here: destination, listener, http, state, group, limits, log, mirror",
             ],
         ),
         (
@@ -203,6 +205,26 @@ fn each_fault_is_one_line_with_place_key_found_and_allowed() {
         (
             with("d:9092", "S:9092"),
             &["s:9092 is also a bootstrap server of [destination]"],
+        ),
+        (
+            with(
+                "[[mirror]]",
+                "[state]\ntopic = \"a/b\"\npartitions = 0\n[[mirror]]",
+            ),
+            &[
+                "f:6:9: state.topic: found \"a/b\", allowed: a topic name",
+                "f:7:14: state.partitions: found 0 (integer), allowed: 1 to 1000",
+            ],
+        ),
+        (
+            with("[[mirror]]", "[group]\nsession_timeout = 6\n[[mirror]]"),
+            &["f:6:19: group.session_timeout: found 6 (integer), allowed: a duration"],
+        ),
+        (
+            with("[destination]", "[destination]\nbroker_id = -2"),
+            &[
+                "f:3:13: destination.broker_id: found -2 (integer), allowed: the node.id of a broker",
+            ],
         ),
         (
             with("[\"t\"]", "[\"a)|(b\"]"),

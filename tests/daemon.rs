@@ -56,7 +56,7 @@ impl Daemon {
     }
 
     fn addr(&mut self) -> String {
-        let line = self.line("addr=");
+        let line = self.line("http listening");
         let (_, rest) = line.split_once("addr=").unwrap();
         rest.split_whitespace().next().unwrap().to_owned()
     }

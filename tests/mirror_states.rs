@@ -375,3 +375,47 @@ async fn a_topic_that_is_used_for_something_else_is_not_taken_for_the_state_topi
         .await;
     wait_in(&mut daemon, &topic, 0, "MIRRORING").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mirrors_in_a_circle_are_refused_and_the_first_goes_on() {
+    let (source, destination) = shared_pair().await;
+    let topic = unique("circle");
+    source.create_topic(&topic, 1, 1, &[]).await;
+    produce(source, &topic, &records(1, 20)).await;
+    let mut first = start(source, destination, &[&topic]);
+    wait_mirrored(&mut first, &topic, 0, SOON).await;
+    let mut second = start(destination, source, &[&topic]);
+    wait_failed(&mut second, &topic, 0, &["mirror loop", "test"], SOON).await;
+    produce(source, &topic, &records(2, 20)).await;
+    let (from, to) = (source.bootstrap(), destination.bootstrap());
+    wait_for_same_end(&from, &to, &[&topic], SOON).await;
+    assert_eq!(end_of(source, &topic).await, 40);
+    wait_in(&mut first, &topic, 0, "MIRRORING").await;
+    assert_equal(&from, &to, &[&topic], &CheckOptions::default()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_two_mirrors_want_is_had_by_one() {
+    let (source, destination) = shared_pair().await;
+    let topic = unique("wanted");
+    source.create_topic(&topic, 1, 1, &[]).await;
+    produce(source, &topic, &records(1, 20)).await;
+    let text = config(&source.bootstrap(), &destination.bootstrap(), &[&topic], "");
+    let mirror = text.split("[[mirror]]").nth(1).unwrap();
+    let twice = format!(
+        "{text}\n[[mirror]]{}",
+        mirror.replace("\"test\"", "\"zest\"")
+    );
+    let mut daemon = Daemon::start(&twice);
+    wait_mirrored(&mut daemon, &topic, 0, SOON).await;
+    daemon
+        .wait_until("the other is refused", SOON, |status| {
+            let errors = status["mirrors"][1]["topic_errors"].to_string();
+            errors.contains("mirror test mirrors this topic")
+        })
+        .await;
+    produce(source, &topic, &records(2, 20)).await;
+    let (from, to) = (source.bootstrap(), destination.bootstrap());
+    wait_for_same_end(&from, &to, &[&topic], SOON).await;
+    assert_equal(&from, &to, &[&topic], &CheckOptions::default()).await;
+}

@@ -81,6 +81,7 @@ impl Topics {
             replication_factor,
             refresh_interval: Duration::from_millis(500),
             request_timeout: Duration::from_secs(20),
+            state_topic: "__mirror_state".into(),
             source_cluster_id: None,
             compared: CancellationToken::new(),
         };

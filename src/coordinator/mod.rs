@@ -57,6 +57,26 @@ const RETRIES: Backoff = Backoff {
     cap: Duration::from_secs(5),
 };
 
+/// Reads the state topic of another cluster into a model of its own, until it is stopped: what the sidecars there do.
+pub fn read_elsewhere(
+    cluster: Cluster,
+    topic: Arc<str>,
+    partitions: i32,
+    request_timeout: Duration,
+    stop: CancellationToken,
+) -> (ReadModel, impl Future<Output = ()> + Send + 'static) {
+    let model = ReadModel::default();
+    model.reset(usize::try_from(partitions).unwrap_or(0));
+    let tail = Tail {
+        cluster,
+        topic,
+        partitions,
+        request_timeout,
+        model: model.clone(),
+    };
+    (model, tail.run(stop))
+}
+
 /// What the coordinators of one process need.
 pub struct CoordinatorParts {
     /// The destination, through connections of their own.

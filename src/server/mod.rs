@@ -4,6 +4,7 @@
 //! It is no Kafka broker. Clients that take it for one see in its first answer that nothing they need is offered, and their next
 //! request closes the connection.
 
+mod changes;
 mod connection;
 mod dispatch;
 mod frames;

@@ -23,7 +23,7 @@ use tracing::{debug, error, info, warn};
 
 use self::step::{Ready, Stage, Trouble, hold, prepare, restore, wait_for_hold};
 use crate::config::{NamePatterns, TopicFilter};
-use crate::coordinator::Handle;
+use crate::coordinator::{Handle, ReadModel};
 use crate::domain::desired::{Step, TopicEntry, TopicGate, TopicSet, may_be_mirrored};
 use crate::domain::state::DesiredState;
 use crate::domain::state_log::TopicValue;
@@ -58,6 +58,8 @@ pub struct TopicsOptions {
     pub refresh_interval: Duration,
     /// How long each answer may take.
     pub request_timeout: Duration,
+    /// The name of the state topic, which the source has too if it is the destination of other mirrors.
+    pub state_topic: Arc<str>,
     /// The id that the source must have, if the configuration says one.
     pub source_cluster_id: Option<Arc<str>>,
     /// Cancelled as soon as both clusters have been listed, or cannot be: until then nothing is created anywhere, since they
@@ -113,6 +115,8 @@ pub async fn run(
         filter: options.filter,
         refresh_interval: options.refresh_interval,
         source_cluster_id: options.source_cluster_id,
+        state_topic: options.state_topic,
+        other_side: None,
         compared: options.compared,
         another_source: None,
         source_contact,
@@ -150,6 +154,8 @@ enum Outcome {
     Restored(Arc<str>, Result<(), Trouble>),
     /// The source's cluster id has been written down, or could not be.
     Pinned(bool),
+    /// The source's state topic is not read any more: the process ends.
+    Unread,
 }
 
 /// A step that waits for its turn.
@@ -216,6 +222,9 @@ struct Keeper {
     filter: TopicFilter,
     refresh_interval: Duration,
     source_cluster_id: Option<Arc<str>>,
+    state_topic: Arc<str>,
+    /// What the source's own sidecars do, and since when that is read, if the source has such.
+    other_side: Option<(ReadModel, Instant)>,
     compared: CancellationToken,
     /// Why the mirror is halted: the source is not the cluster that it was.
     another_source: Option<String>,
@@ -317,6 +326,7 @@ impl Keeper {
                 self.steps = self.steps.saturating_sub(1);
                 self.prepared(&topic, result);
             }
+            Outcome::Unread => {}
             Outcome::Pinned(done) => {
                 if !done {
                     self.try_again_soon();
@@ -383,6 +393,10 @@ impl Keeper {
             return Ok(());
         };
         if !self.is_the_same_source(source.cluster_id.as_ref()) {
+            return Ok(());
+        }
+        if !self.knows_the_other_side(source) {
+            self.try_again_soon();
             return Ok(());
         }
         for (name, found) in &source.topics {
@@ -590,7 +604,10 @@ impl Keeper {
                 .map(|(name, _)| Arc::clone(name))
                 .collect::<Vec<_>>()
         };
-        let source = names(|topic| topic.missed_at_source < 2);
+        let mut source = names(|topic| topic.missed_at_source < 2);
+        if self.other_side.is_some() {
+            source.push(Arc::clone(&self.state_topic));
+        }
         self.stage.source.set_topics(source);
         self.stage
             .destination

@@ -3,17 +3,23 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use super::step::{Ready, count};
 use super::{Keeper, Outcome, Topic, Work};
+use crate::coordinator::read_elsewhere;
 use crate::domain::desired::{TopicEntry, TopicGate};
 use crate::domain::state::{DesiredState, PartitionState};
 use crate::domain::state_log::MirrorPartition;
 use crate::domain::types::TopicPartition;
 use crate::kafka::cluster::Metadata;
+
+/// The source's state topic is read for so long before topics are begun without it.
+const OTHER_SIDE_PATIENCE: Duration = Duration::from_secs(15);
 
 impl Keeper {
     /// Compares the source's cluster id with the one that is pinned, and pins it at first contact. Another cluster under the
@@ -63,6 +69,47 @@ impl Keeper {
             self.fail(&name, reason.clone(), true);
         }
         false
+    }
+
+    /// False while it is to be found out what the sidecars of the source do, if there are such: they may mirror the same topics
+    /// the other way round. One that cannot be read is given up after a while.
+    pub(super) fn knows_the_other_side(&mut self, source: &Metadata) -> bool {
+        if let Some((model, since)) = &self.other_side {
+            return model.is_loaded() || since.elapsed() > OTHER_SIDE_PATIENCE;
+        }
+        let found = source.topics.get(&self.state_topic);
+        let Some(found) = found.filter(|found| found.error.is_none()) else {
+            return true;
+        };
+        let (model, reading) = read_elsewhere(
+            self.stage.source.clone(),
+            Arc::clone(&self.state_topic),
+            count(found),
+            self.stage.request_timeout,
+            // Ends with this keeper, which drops it.
+            CancellationToken::new(),
+        );
+        self.running.push(Box::pin(async move {
+            reading.await;
+            Outcome::Unread
+        }));
+        self.other_side = Some((model, Instant::now()));
+        self.follow();
+        false
+    }
+
+    /// The mirror at the source that mirrors a topic from this destination, if there is one.
+    pub(super) fn circle(&self, topic: &Arc<str>) -> Option<Arc<str>> {
+        let (model, _) = self.other_side.as_ref()?;
+        let ours = self.stage.destination.cluster_id()?;
+        let mirrors = model.mirrors().into_iter();
+        mirrors
+            .filter(|(_, mirror)| mirror.source_cluster_id == ours)
+            .map(|(name, _)| name)
+            .find(|mirror| {
+                let theirs = model.topic(mirror, topic);
+                theirs.is_some_and(|theirs| theirs.desired != DesiredState::Stopped)
+            })
     }
 
     /// Topics that the state topic knows: they are the mirror's also while the source cannot be asked, and they have the ids

@@ -81,10 +81,17 @@ impl Keeper {
                 }
             }
         }
-        if let Some(rival) = self.rival(name) {
-            let reason = format!(
-                "mirror {rival} mirrors this topic; exclude it from one of the two (mirror.topics.exclude), or stop it there"
-            );
+        let circle = self.circle(name).map(|mirror| {
+            format!(
+                "mirror loop: mirror {mirror} of the source cluster mirrors this topic from this destination; stop it there first"
+            )
+        });
+        let rival = self.rival(name).map(|mirror| {
+            format!(
+                "mirror {mirror} mirrors this topic; exclude it from one of the two (mirror.topics.exclude), or stop it there"
+            )
+        });
+        if let Some(reason) = circle.or(rival) {
             if let Some(topic) = self.topics.get_mut(name) {
                 topic.ready = false;
                 topic.hold_wanted = false;
