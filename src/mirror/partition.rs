@@ -325,12 +325,26 @@ impl Partition {
         now.saturating_duration_since(self.equal_at)
     }
 
+    /// Why it is FAILED, or what it waits for.
+    fn reason(&self) -> Option<String> {
+        let waits = match self.state {
+            PartitionState::Unknown => {
+                "waits for the state topic, which is being loaded or cannot be read"
+            }
+            PartitionState::EpochFencing => {
+                "waits for the source's new leader to say that it has what was copied"
+            }
+            _ => return self.failure.as_ref().map(|failure| failure.reason.clone()),
+        };
+        Some(waits.to_owned())
+    }
+
     pub(super) fn status(&self, now: Instant) -> PartitionStatus {
         let known = |offset: i64| (offset >= 0).then_some(offset);
         let seconds_to = |at: Instant| at.saturating_duration_since(now).as_secs_f64();
         PartitionStatus {
             state: self.state,
-            reason: self.failure.as_ref().map(|failure| failure.reason.clone()),
+            reason: self.reason(),
             retry_attempt: self.attempts,
             next_retry_seconds: self
                 .failure
