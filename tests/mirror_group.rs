@@ -426,7 +426,9 @@ async fn what_is_not_given_up_in_time_goes_all_the_same_and_is_nobodys_before() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_thousand_partitions_go_through_one_group() {
+async fn tens_of_thousands_of_partitions_go_through_one_group() {
+    let per_topic = scaled(20, 100);
+    let all: usize = 500 * usize::try_from(per_topic).unwrap();
     let shared = shared().await;
     let _turn = shared.turn.read().await;
     let mut fleet = Fleet::new(&shared.kafka, "large", Duration::from_secs(15));
@@ -437,21 +439,21 @@ async fn fifty_thousand_partitions_go_through_one_group() {
     };
     fleet.want(
         topics
-            .flat_map(|topic| (0..100).map(move |n| piece(&topic, n)))
+            .flat_map(|topic| (0..per_topic).map(move |n| piece(&topic, n)))
             .collect(),
     );
     let first = fleet.start("first", None);
     let took = fleet.settled("one has all", &[&first], || Ok(())).await;
-    eprintln!("50,000 partitions are one member's after {took:?}");
+    eprintln!("{all} partitions are one member's after {took:?}");
     let second = fleet.start("second", None);
     let both = [&first, &second];
     let even = || match sizes(&both)[..] {
-        [(25_000, 0), (25_000, 0)] => Ok(()),
+        [(one, 0), (other, 0)] if one == all / 2 && other == all / 2 => Ok(()),
         ref other => Err(format!("{other:?}")),
     };
     let took = fleet.settled("two share", &both, even).await;
     let pause = fleet.longest_pause();
-    eprintln!("two share 50,000 partitions after {took:?}, what moved was nobody's for {pause:?}");
+    eprintln!("two share {all} partitions after {took:?}, what moved was nobody's for {pause:?}");
 }
 
 /// Tells the group of the leaders that the cluster's metadata shows.

@@ -358,7 +358,7 @@ async fn p10_leaders_that_move_all_the_time_are_followed_on_both_sides() {
     let load = Load::start(&source.direct_bootstrap(), 500, &partitions);
     let mut daemon = start(&source.bootstrap(), destination, &topic, "30s");
     wait_mirroring(&mut daemon, &topic, 4).await;
-    let (every, rounds) = scaled((Duration::from_secs(3), 7), (Duration::from_secs(10), 12));
+    let (every, rounds) = scaled((Duration::from_secs(3), 4), (Duration::from_secs(10), 12));
     let mut progress = Progress::of(&topic, 4);
     for cluster in [source, destination] {
         let moves = async {
