@@ -209,14 +209,9 @@ impl ReadModel {
     /// Every mirror that something is remembered of.
     pub fn mirrors(&self) -> BTreeMap<Arc<str>, MirrorValue> {
         let shards = self.read();
-        let all = shards.iter().flat_map(|followed| followed.shard.iter());
-        all.filter_map(|(key, value)| match (key, value) {
-            (StateKey::Mirror { mirror }, StateValue::Mirror(value)) => {
-                Some((Arc::clone(mirror), value.clone()))
-            }
-            _ => None,
-        })
-        .collect()
+        let all = shards.iter().flat_map(|followed| followed.shard.mirrors());
+        all.map(|(mirror, value)| (Arc::clone(mirror), value.clone()))
+            .collect()
     }
 
     /// The state partitions in which something is remembered of a mirror.
@@ -231,28 +226,26 @@ impl ReadModel {
     }
 
     /// Every topic of a mirror that something is remembered of.
-    pub fn topics(&self, of: &str) -> BTreeMap<Arc<str>, TopicValue> {
+    pub fn topics(&self, of: &Arc<str>) -> BTreeMap<Arc<str>, TopicValue> {
         let shards = self.read();
-        let all = shards.iter().flat_map(|followed| followed.shard.iter());
-        all.filter_map(|(key, value)| match (key, value) {
-            (StateKey::Topic { mirror, topic }, StateValue::Topic(value)) if **mirror == *of => {
-                Some((Arc::clone(topic), value.clone()))
-            }
-            _ => None,
-        })
-        .collect()
+        let place = i32::try_from(shards.len()).map(|count| route::of_mirror(of, count));
+        let home = place.ok().and_then(|place| usize::try_from(place).ok());
+        let topics = home
+            .and_then(|home| shards.get(home))
+            .into_iter()
+            .flat_map(|followed| followed.shard.topics_of(of));
+        topics
+            .map(|(topic, value)| (Arc::clone(topic), value.clone()))
+            .collect()
     }
 
     /// Every partition of a mirror that has a state.
-    pub fn partitions_of(&self, of: &str) -> BTreeMap<MirrorPartition, PartitionValue> {
+    pub fn partitions_of(&self, of: &Arc<str>) -> BTreeMap<MirrorPartition, PartitionValue> {
         let shards = self.read();
-        let all = shards.iter().flat_map(|followed| followed.shard.iter());
-        all.filter_map(|(key, value)| match (key, value) {
-            (StateKey::Partition(key), StateValue::Partition(value)) if *key.mirror == *of => {
-                Some((key.clone(), value.clone()))
-            }
-            _ => None,
-        })
-        .collect()
+        let all = shards
+            .iter()
+            .flat_map(|followed| followed.shard.partitions_of(of));
+        all.map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
     }
 }

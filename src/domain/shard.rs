@@ -11,7 +11,7 @@ use super::state_log::{
     LastMirrorEpochsValue, MirrorPartition, MirrorValue, PartitionValue, StateKey, StateRecord,
     StateValue, TopicValue,
 };
-use super::types::LeaderEpoch;
+use super::types::{LeaderEpoch, TopicPartition};
 
 /// What the log of one state partition says.
 ///
@@ -56,6 +56,55 @@ impl Shard {
     /// Every key with its value, by type, mirror, topic and partition.
     pub fn iter(&self) -> impl Iterator<Item = (&StateKey, &StateValue)> {
         self.values.iter().map(|(key, stored)| (key, &stored.value))
+    }
+
+    /// The topics of a mirror that something is remembered of.
+    pub fn topics_of(&self, of: &Arc<str>) -> impl Iterator<Item = (&Arc<str>, &TopicValue)> {
+        let first = StateKey::Topic {
+            mirror: Arc::clone(of),
+            topic: "".into(),
+        };
+        self.values
+            .range(first..)
+            .map_while(move |(key, stored)| match (key, &stored.value) {
+                (StateKey::Topic { mirror, topic }, StateValue::Topic(value)) if mirror == of => {
+                    Some((topic, value))
+                }
+                _ => None,
+            })
+    }
+
+    /// The partitions of a mirror that have a state.
+    pub fn partitions_of(
+        &self,
+        of: &Arc<str>,
+    ) -> impl Iterator<Item = (&MirrorPartition, &PartitionValue)> {
+        let first = StateKey::Partition(MirrorPartition {
+            mirror: Arc::clone(of),
+            partition: TopicPartition {
+                topic: "".into(),
+                partition: i32::MIN,
+            },
+        });
+        self.values
+            .range(first..)
+            .map_while(move |(key, stored)| match (key, &stored.value) {
+                (StateKey::Partition(key), StateValue::Partition(value)) if key.mirror == *of => {
+                    Some((key, value))
+                }
+                _ => None,
+            })
+    }
+
+    /// The mirrors that something is remembered of.
+    pub fn mirrors(&self) -> impl Iterator<Item = (&Arc<str>, &MirrorValue)> {
+        let first = StateKey::Mirror { mirror: "".into() };
+        self.values
+            .range(first..)
+            .filter_map(|(key, stored)| match (key, &stored.value) {
+                (StateKey::Mirror { mirror }, StateValue::Mirror(value)) => Some((mirror, value)),
+                _ => None,
+            })
     }
 
     /// How many keys have a value.

@@ -236,6 +236,7 @@ struct Mirror {
     membership: watch::Receiver<Arc<Membership>>,
     /// A look at the state topic is due soon.
     states_alarm: bool,
+    states_pause: Duration,
     /// The mirror has been deleted by an operator.
     deleted: bool,
     source_leaders: watch::Receiver<Arc<Leaders>>,
@@ -254,6 +255,7 @@ impl Mirror {
             states_version: parts.states.model().watch(),
             membership: parts.group.membership(),
             states_alarm: false,
+            states_pause: STATES_PAUSE,
             deleted: false,
             budget: Budget::new(parts.memory_bytes),
             source_leaders: parts.source.watch(),
@@ -320,7 +322,7 @@ impl Mirror {
                 Ok(()) = self.membership.changed() => self.take_topics(),
                 Ok(()) = self.states_version.changed(), if !self.states_alarm => {
                     self.states_alarm = true;
-                    self.wake_in(STATES_PAUSE, Alarm::States);
+                    self.wake_in(self.states_pause, Alarm::States);
                 }
                 () = sleep_until(wake_at) => self.ring(),
             }
@@ -504,7 +506,10 @@ impl Mirror {
                 Alarm::Expiration => self.ask_expiration(),
                 Alarm::States => {
                     self.states_alarm = false;
+                    let begun = Instant::now();
                     self.look_at_states();
+                    // With very many partitions a look takes a while, and must not be all that is done.
+                    self.states_pause = STATES_PAUSE.max(begun.elapsed() * 10);
                 }
                 Alarm::Save(key) => {
                     self.unsaved.insert(key);

@@ -162,7 +162,7 @@ impl MirrorService {
     /// Names that the state topic knows and that a pattern matches.
     pub(super) fn matching(
         &self,
-        mirror: &str,
+        mirror: &Arc<str>,
         names: impl IntoIterator<Item = Arc<str>>,
         patterns: &[Arc<str>],
     ) -> Result<Vec<Arc<str>>, Failure> {
