@@ -648,7 +648,8 @@ async fn missing_permissions_are_named_with_the_command_that_grants_them() {
     let to = destination.bootstrap();
     let (code, text) = check(&source.bootstrap(), &to, &include, &[]).await;
     assert_eq!(code, Some(1), "{text}");
-    let grant = format!("kafka-acls.sh --bootstrap-server {to} --add --allow-principal User:ANONYMOUS");
+    let grant =
+        format!("kafka-acls.sh --bootstrap-server {to} --add --allow-principal User:ANONYMOUS");
     for part in [
         &format!("{grant} --operation Write --operation AlterConfigs --topic {topic}"),
         "CreateTopics of __mirror_state was refused: TOPIC_AUTHORIZATION_FAILED",

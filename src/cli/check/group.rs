@@ -11,7 +11,7 @@ use super::permissions::{READ, grant, missing};
 use super::report::CheckReport;
 use crate::config;
 use crate::domain::types::BrokerId;
-use crate::kafka::admin::{AdminError, Configs, describe_group};
+use crate::kafka::admin::{Configs, describe_group};
 use crate::kafka::contact::chain;
 use crate::wire::api::group_descriptions::DescribedGroup;
 use crate::wire::consumer_protocol::{PROTOCOL, PROTOCOL_TYPE};
@@ -25,12 +25,10 @@ const SIDE: &str = "destination";
 pub(super) async fn group(group: &config::Group, destination: &Reached, report: &mut CheckReport) {
     let id: Arc<str> = group.id.as_str().into();
     let timeout = destination.timeout;
-    let asked = destination
-        .brokers
-        .iter()
-        .map(|(broker, connection)| async {
-            (*broker, describe_group(connection, &id, timeout).await)
-        });
+    let asked = destination.brokers.iter().map(|(broker, connection)| {
+        let id = &id;
+        async move { (*broker, describe_group(connection, id, timeout).await) }
+    });
     let answers = join_all(asked).await;
     let command = || grant(&destination.server, &["Read"], &["--group", &id]);
     let mut trouble = None;
@@ -56,7 +54,7 @@ pub(super) async fn group(group: &config::Group, destination: &Reached, report: 
         Some((broker, error)) => report.fail(
             GROUP,
             SIDE,
-            format!("{id}: broker {broker}: {}", words(&error)),
+            format!("{id}: broker {broker}: {}", chain(&error)),
             "look at the destination broker's log",
         ),
         None => report.ok(
@@ -65,10 +63,6 @@ pub(super) async fn group(group: &config::Group, destination: &Reached, report: 
             format!("{id}: allowed to ask; no broker coordinates it yet"),
         ),
     }
-}
-
-fn words(error: &AdminError) -> String {
-    chain(error).to_string()
 }
 
 /// What its coordinator says.

@@ -10,9 +10,7 @@ use super::permissions::{
 use super::report::CheckReport;
 use crate::config;
 use crate::domain::state_log::{new_configs, unfit_configs};
-use crate::kafka::admin::{
-    Configs, NewTopic, create_topic, describe_cluster, describe_configs,
-};
+use crate::kafka::admin::{Configs, NewTopic, create_topic, describe_cluster, describe_configs};
 use crate::kafka::contact::chain;
 use crate::wire::error_code::ErrorCode;
 
@@ -26,11 +24,7 @@ const LOOK: &str = "look at the destination broker's log";
 const UNFENCED: &str = "`stop` cannot fence off late appends: it waits for the end of a session instead, and says fenced=false";
 
 /// Looks at the state topic, as it is or as it would be created.
-pub(super) async fn topic(
-    state: &config::State,
-    destination: &Reached,
-    report: &mut CheckReport,
-) {
+pub(super) async fn topic(state: &config::State, destination: &Reached, report: &mut CheckReport) {
     let name: Arc<str> = state.topic.as_str().into();
     match destination.metadata.topics.get(&name) {
         Some(topic) if topic.error.is_none() => {
@@ -237,7 +231,10 @@ mod tests {
             let found = hindrance(allowed);
             assert_eq!(found.is_some(), words.is_some(), "{allowed:b}: {found:?}");
             if let (Some(found), Some(words)) = (found, words) {
-                assert!(found.contains(words) && found.contains("fenced=false"), "{found}");
+                assert!(
+                    found.contains(words) && found.contains("fenced=false"),
+                    "{found}"
+                );
             }
         }
     }
