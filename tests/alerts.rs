@@ -374,8 +374,8 @@ fn the_evaluator_knows_what_it_evaluates() {
 
 #[tokio::test]
 async fn a_daemon_that_reaches_nothing_is_not_loaded_and_alerts_fire_on_what_it_says() {
-    let nowhere = format!("127.0.0.1:{}", process::free_port());
-    let mut daemon = Daemon::start(&config(&nowhere, &nowhere, &["t"], ""));
+    let nowhere = || format!("127.0.0.1:{}", process::free_port());
+    let mut daemon = Daemon::start(&config(&nowhere(), &nowhere(), &["t"], ""));
     let first = parse(&daemon.metrics().await.unwrap());
     let rules = rules();
     let fires = |alert: &str, now: &Scrape| {

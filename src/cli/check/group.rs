@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use humantime::format_duration;
 
 use super::clusters::Reached;
 use super::permissions::{READ, grant, missing};
@@ -115,10 +116,14 @@ pub(super) fn session(
     let below = min.is_some_and(|min| wanted < min);
     let above = max.is_some_and(|max| wanted > max);
     let shown = |limit: Option<Duration>| {
-        limit.map_or_else(|| "unknown".to_owned(), |limit| format!("{limit:?}"))
+        limit.map_or_else(
+            || "unknown".to_owned(),
+            |limit| format_duration(limit).to_string(),
+        )
     };
     let range = format!(
-        "{wanted:?}; broker {broker} takes {} to {}",
+        "{}; broker {broker} takes {} to {}",
+        format_duration(wanted),
         shown(min),
         shown(max)
     );
@@ -156,11 +161,11 @@ mod tests {
     #[test]
     fn a_session_timeout_lies_within_what_brokers_take() {
         for (configs, wanted, words) in [
-            (configs("6000", "1800000"), Verdict::Ok, "6s to 1800s"),
+            (configs("6000", "1800000"), Verdict::Ok, "6s to 30m"),
             (configs("10000", "10000"), Verdict::Ok, "10s to 10s"),
             (Configs::new(), Verdict::Ok, "unknown to unknown"),
-            (configs("10001", "1800000"), Verdict::Fail, "10.001s"),
-            (configs("6000", "9999"), Verdict::Fail, "9.999s"),
+            (configs("10001", "1800000"), Verdict::Fail, "10s 1ms"),
+            (configs("6000", "9999"), Verdict::Fail, "9s 999ms"),
         ] {
             let group = config::Group {
                 id: "g".to_owned(),
