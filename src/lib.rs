@@ -190,6 +190,7 @@
 //! | dev: kafka-protocol | oracle of the codec, and the fake broker | – |
 //! | dev: proptest | any bytes, any schedule | quickcheck: weaker shrinking |
 //! | dev: rdkafka | independent client of the checker | rskafka: no zstd, no null headers |
+//! | dev: serde-saphyr | the alert rules are YAML | serde_yaml_ng: C translated to unsafe Rust, no release since 2024 |
 //! | dev: socket2, tempfile | listeners that do not answer; directories | – |
 
 pub mod app;

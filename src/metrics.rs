@@ -32,6 +32,27 @@ impl Side {
     }
 }
 
+/// What came of a write of a partition's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StateWrite {
+    /// It is in the state topic.
+    Written,
+    /// Its coordinator said no.
+    Refused,
+    /// Its coordinator could not be asked, or did not know.
+    Unavailable,
+}
+
+impl StateWrite {
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Written => "written",
+            Self::Refused => "refused",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
 /// Every metric. Cloning shares the numbers.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -65,6 +86,22 @@ pub struct Metrics {
     pub failures: IntCounterVec,
     /// `{cause}`: records of the state topic that this version does not know, left where they are.
     pub state_records_skipped: IntCounterVec,
+    /// Processes that share the work, this one included.
+    pub group_members: IntGauge,
+    /// The group's generation; -1 before the first of this process.
+    pub group_generation: IntGauge,
+    /// Seconds since the sending of the last request that the group's coordinator answered well.
+    pub group_contact_seconds: Gauge,
+    /// Members whose configuration is another than ours.
+    pub config_differs: IntGauge,
+    /// Work that the assignment gives to nobody, as the group's leader knows.
+    pub unowned_partitions: IntGauge,
+    /// Destination brokers that no member stands beside.
+    pub brokers_without_sidecar: IntGauge,
+    state_partitions: IntGaugeVec,
+    /// Keys of the state topic that have a value.
+    pub state_keys: IntGauge,
+    state_writes: IntCounterVec,
     /// `{mirror, side}`: seconds that brokers asked us to wait.
     pub throttle_seconds: CounterVec,
     /// `{mirror, side}`: connections that were made after the first.
@@ -195,6 +232,44 @@ impl Metrics {
                 "Records of the state topic that this version does not know and leaves where they are, by cause.",
                 &["cause"],
             )?,
+            group_members: add.int_gauge(
+                "truemirror_group_members",
+                "Processes that share the work of this destination, this one included; 0 before it has joined them.",
+            )?,
+            group_generation: add.int_gauge(
+                "truemirror_group_generation",
+                "Generation of the group of these processes; it grows whenever work is handed out anew.",
+            )?,
+            group_contact_seconds: add.gauge(
+                "truemirror_group_contact_seconds",
+                "Seconds since the group last answered well; since the start of the process while it is not in the group.",
+            )?,
+            config_differs: add.int_gauge(
+                "truemirror_config_differs",
+                "Members of the group whose mirrors are configured otherwise than those of this process.",
+            )?,
+            unowned_partitions: add.int_gauge(
+                "truemirror_unowned_partitions",
+                "Partitions to be worked on that the assignment gives to nobody, those on their way from one to another included; only the group's leader knows, all others say 0.",
+            )?,
+            brokers_without_sidecar: add.int_gauge(
+                "truemirror_brokers_without_sidecar",
+                "Destination brokers that no member names as its destination.broker_id; 0 where none names any.",
+            )?,
+            state_partitions: add.int_gauges(
+                "truemirror_state_partitions",
+                "Partitions of the state topic that this process has read and, if they are its own, taken over (loaded), or not yet (loading).",
+                &["state"],
+            )?,
+            state_keys: add.int_gauge(
+                "truemirror_state_keys",
+                "Keys of the state topic that have a value: states, topics, mirrors, coordinators.",
+            )?,
+            state_writes: add.int_counters(
+                "truemirror_state_writes_total",
+                "States of partitions that this process wanted written, by what came of it: written, refused, unavailable (asked again later).",
+                &["outcome"],
+            )?,
             throttle_seconds: add.counters(
                 "truemirror_throttle_seconds_total",
                 "Seconds that brokers asked this process to wait.",
@@ -265,6 +340,23 @@ impl Metrics {
         self.bytes_mirrored.remove_label_values(&labels).ok();
         self.batches_mirrored.remove_label_values(&labels).ok();
         self.corrupt_batches.remove_label_values(&labels).ok();
+    }
+
+    /// Sets how many of `total` state partitions are loaded.
+    pub fn show_state_partitions(&self, total: usize, loaded: usize) {
+        let loading = total.saturating_sub(loaded);
+        for (state, count) in [("loading", loading), ("loaded", loaded)] {
+            self.state_partitions
+                .with_label_values(&[state])
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Counts what came of a write of a partition's state.
+    pub fn count_state_write(&self, outcome: StateWrite) {
+        self.state_writes
+            .with_label_values(&[outcome.label()])
+            .inc();
     }
 
     /// Sets how many partitions of `mirror` are in each state, states without any included.
@@ -416,6 +508,24 @@ mod tests {
         metrics.remove_partition("m", &partition);
         handles.lag_records.set(5);
         assert!(!scrape(&metrics).contains("gone"));
+    }
+
+    #[test]
+    fn state_partitions_and_writes_are_told_apart() {
+        let metrics = Metrics::new("0").unwrap();
+        metrics.show_state_partitions(50, 48);
+        metrics.count_state_write(StateWrite::Written);
+        metrics.count_state_write(StateWrite::Written);
+        metrics.count_state_write(StateWrite::Unavailable);
+        let text = scrape(&metrics);
+        for line in [
+            "truemirror_state_partitions{state=\"loading\"} 2\n",
+            "truemirror_state_partitions{state=\"loaded\"} 48\n",
+            "truemirror_state_writes_total{outcome=\"written\"} 2\n",
+            "truemirror_state_writes_total{outcome=\"unavailable\"} 1\n",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
     }
 
     #[test]

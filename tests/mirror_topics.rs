@@ -493,14 +493,56 @@ async fn check_finds_nothing_wrong_with_a_good_pair_and_changes_nothing() {
         "would create 1 of 1",
         "\"not-there\" matches no topic",
         "producer.id.expiration.ms",
+        "all 15 APIs are spoken",
+        "10s; broker 1 takes 500ms to 30m",
+        "__mirror_state would be created: 50 partitions, replication factor 1",
+        "Write, Read, Describe, DescribeConfigs  ",
+        "Alter or ClusterAction of the cluster",
+        "truemirror",
         "Write, Read, Describe, AlterConfigs, DescribeConfigs; topics: 1",
         "0 FAIL",
     ] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     assert!(destination.partitions(&missing).await.is_err());
+    assert!(destination.partitions("__mirror_state").await.is_err());
     let configs = destination.describe_config(&of(&there)).await;
     assert_eq!(configs["retention.ms"], "86400000");
+}
+
+#[tokio::test]
+async fn check_says_what_makes_a_topic_unfit_for_states_and_a_session_too_long() {
+    let (source, destination) = shared_pair().await;
+    let (fit, unfit) = (unique("states"), unique("no-states"));
+    let own = [("cleanup.policy", "compact")];
+    destination.create_topic(&fit, 3, 1, &own).await;
+    destination.create_topic(&unfit, 2, 1, &[]).await;
+    let (from, to) = (source.bootstrap(), destination.bootstrap());
+    let checked = async |state: &str, session: &str| {
+        let topics = format!(
+            "include = [\"not-there\"]\n[state]\ntopic = \"{state}\"\npartitions = 3\n[group]\nid = \"{state}\"\n\
+             session_timeout = \"{session}\""
+        );
+        check(&from, &to, &topics, &[]).await
+    };
+    let (code, text) = checked(&fit, "10s").await;
+    assert_eq!(code, Some(0), "{text}");
+    let found = format!("{fit}, 3 partitions, cleanup.policy=compact");
+    assert!(text.contains(&found), "{found} in\n{text}");
+
+    let (code, text) = checked(&unfit, "31m").await;
+    assert_eq!(code, Some(1), "{text}");
+    for part in [
+        &format!("{unfit} has 2 partitions, state.partitions is 3"),
+        "set state.partitions = 2",
+        &format!("{unfit} has cleanup.policy=delete, the state topic needs cleanup.policy=compact"),
+        &format!("--entity-name {unfit} --add-config cleanup.policy=compact"),
+        "31m; broker 1 takes 500ms to 30m",
+        "change group.session_timeout, or group.max.session.timeout.ms of all brokers",
+        "3 FAIL",
+    ] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
 }
 
 #[tokio::test]
@@ -579,13 +621,21 @@ async fn missing_permissions_are_named_with_the_command_that_grants_them() {
     source.create_topic(&topic, 1, 1, &[]).await;
     let own = [("retention.ms", "86400000")];
     destination.create_topic(&topic, 1, 1, &own).await;
-    // Kafka's codes: topic 2, literal 3, allow 3; Read 3, DescribeConfigs 10. Whoever has an ACL has nothing else.
-    for operation in [3, 10] {
+    // Kafka's codes: topic 2, group 3, cluster 4; literal 3, allow 3; Read 3, ClusterAction 9, DescribeConfigs 10. What has an
+    // ACL is closed to all others. The broker itself needs ClusterAction, and with it alone nobody makes ACLs: it comes last.
+    let (us, other) = ("User:ANONYMOUS", "User:other");
+    for (kind, name, principal, operation) in [
+        (2, &*topic, us, 3),
+        (2, &*topic, us, 10),
+        (2, "__mirror_state", other, 3),
+        (3, "truemirror", other, 3),
+        (4, "kafka-cluster", us, 9),
+    ] {
         let acl = AclCreation::default()
-            .with_resource_type(2)
-            .with_resource_name(StrBytes::from_string(topic.clone()))
+            .with_resource_type(kind)
+            .with_resource_name(StrBytes::from_string(name.to_owned()))
             .with_resource_pattern_type(3)
-            .with_principal(StrBytes::from_static_str("User:ANONYMOUS"))
+            .with_principal(StrBytes::from_static_str(principal))
             .with_host(StrBytes::from_static_str("*"))
             .with_operation(operation)
             .with_permission_type(3);
@@ -598,11 +648,25 @@ async fn missing_permissions_are_named_with_the_command_that_grants_them() {
     let to = destination.bootstrap();
     let (code, text) = check(&source.bootstrap(), &to, &include, &[]).await;
     assert_eq!(code, Some(1), "{text}");
-    let command = format!(
-        "kafka-acls.sh --bootstrap-server {to} --add --allow-principal User:ANONYMOUS --operation Write --operation \
-         AlterConfigs --topic {topic}"
-    );
-    assert!(text.contains(&command), "{command} in\n{text}");
+    let grant =
+        format!("kafka-acls.sh --bootstrap-server {to} --add --allow-principal User:ANONYMOUS");
+    for part in [
+        &format!("{grant} --operation Write --operation AlterConfigs --topic {topic}"),
+        "CreateTopics of __mirror_state was refused: TOPIC_AUTHORIZATION_FAILED",
+        &format!(
+            "{grant} --operation Create --operation Write --operation Read --operation Describe --operation DescribeConfigs \
+             --topic __mirror_state"
+        ),
+        "DescribeGroups of truemirror was refused: GROUP_AUTHORIZATION_FAILED",
+        &format!("{grant} --operation Read --group truemirror"),
+        "not known whether control records may be written",
+        &format!("{grant} --operation Alter --cluster (brokers before Kafka 3.8: ClusterAction)"),
+    ] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    for untouched in ["__mirror_state", "__consumer_offsets"] {
+        assert!(destination.partitions(untouched).await.is_err());
+    }
 
     let mut topics = Topics::start(source, &destination, &[&topic]);
     topics.unheld(&topic).await;

@@ -22,6 +22,7 @@ use crate::domain::types::TopicPartition;
 use crate::kafka::connect::Address;
 use crate::kafka::contact::chain;
 use crate::kafka::peer::{PeerError, Peers};
+use crate::metrics::{Metrics, StateWrite};
 use crate::wire::schema::Request;
 
 /// A peer that does not answer for so long is asked again later.
@@ -61,6 +62,7 @@ pub struct Handle {
     pub(super) model: ReadModel,
     pub(super) peers: Arc<Peers>,
     pub(super) incarnation: Arc<str>,
+    pub(super) metrics: Metrics,
 }
 
 impl fmt::Debug for Handle {
@@ -89,6 +91,15 @@ impl Handle {
     /// True once the state topic can be read and every state partition of ours is loaded.
     pub fn is_ready(&self) -> bool {
         self.model.is_loaded() && self.loading().is_empty()
+    }
+
+    /// How many state partitions have been read and, if they are ours, loaded.
+    pub fn ready_partitions(&self) -> usize {
+        let unread = self.model.unread();
+        let loading = self.loading();
+        (0..self.model.partitions())
+            .filter(|place| !unread.contains(place) && !loading.contains(place))
+            .count()
     }
 
     async fn ask<T: Send + 'static>(
@@ -194,7 +205,15 @@ impl Handle {
             }
         });
         let (here, there) = futures::join!(self.write_here(split.here), join_all(from_peers));
-        in_order(split.total, split.order, here, there)
+        let answers = in_order(split.total, split.order, here, there);
+        for answer in &answers {
+            self.metrics.count_state_write(match answer {
+                Ok(Ok(_)) => StateWrite::Written,
+                Ok(Err(_)) => StateWrite::Refused,
+                Err(_) => StateWrite::Unavailable,
+            });
+        }
+        answers
     }
 
     /// States of one mirror's partitions as their coordinators know them, wherever they are.
@@ -422,4 +441,38 @@ fn in_order<T: Clone>(
         }
     }
     answers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_write_that_nobody_can_take_is_counted_as_such() {
+        let metrics = Metrics::new("0").unwrap();
+        let (seats, loaded) = (watch::Sender::default(), watch::Sender::default());
+        let handle = Handle {
+            seats: seats.subscribe(),
+            loaded: loaded.subscribe(),
+            model: ReadModel::default(),
+            peers: Arc::default(),
+            incarnation: "i".into(),
+            metrics: metrics.clone(),
+        };
+        let mirror: Arc<str> = "m".into();
+        let key = |index| MirrorPartition {
+            mirror: Arc::clone(&mirror),
+            partition: TopicPartition::new("t", index),
+        };
+        let writes = [0, 1].map(|index| (key(index), PartitionWrite::default()));
+        let answers = handle.write(&mirror, writes.to_vec()).await;
+        assert_eq!(answers.len(), 2);
+        assert!(answers.iter().all(Result::is_err), "{answers:?}");
+        let text = prometheus::TextEncoder::new()
+            .encode_to_string(&metrics.registry().gather())
+            .unwrap();
+        let counted = "truemirror_state_writes_total{outcome=\"unavailable\"} 2\n";
+        assert!(text.contains(counted), "{text}");
+        assert_eq!(handle.ready_partitions(), 0);
+    }
 }

@@ -133,6 +133,7 @@ impl Coordinators {
             model: model.clone(),
             peers: Arc::default(),
             incarnation: Arc::clone(&parts.incarnation),
+            metrics: parts.metrics.clone(),
         };
         let coordinators = Self {
             parts,

@@ -118,6 +118,22 @@ impl ReadModel {
         !shards.is_empty() && shards.iter().all(|followed| followed.caught_up)
     }
 
+    /// State partitions that have not been read so far yet.
+    pub fn unread(&self) -> Vec<i32> {
+        let shards = self.read();
+        let unread = (0..).zip(shards.iter());
+        unread
+            .filter(|(_, followed)| !followed.caught_up)
+            .map(|(place, _)| place)
+            .collect()
+    }
+
+    /// How many keys have a value.
+    pub fn keys(&self) -> usize {
+        let shards = self.read();
+        shards.iter().map(|followed| followed.shard.len()).sum()
+    }
+
     /// The next offset to be read of a state partition.
     pub fn end(&self, partition: i32) -> i64 {
         let shards = self.read();
@@ -247,5 +263,49 @@ impl ReadModel {
             .flat_map(|followed| followed.shard.partitions_of(of));
         all.map(|(key, value)| (key.clone(), value.clone()))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn coordinator(by: Option<&str>) -> StateRecord {
+        StateRecord {
+            key: StateKey::Coordinator,
+            value: by.map(|sidecar| {
+                StateValue::Coordinator(CoordinatorValue {
+                    sidecar: sidecar.into(),
+                    incarnation: "i".into(),
+                    address: "h:9".into(),
+                    time_ms: 1,
+                })
+            }),
+        }
+    }
+
+    #[test]
+    fn what_has_not_been_read_and_how_much_is_known_can_be_told() {
+        let model = ReadModel::default();
+        assert_eq!(
+            (model.unread(), model.keys(), model.is_loaded()),
+            (vec![], 0, false)
+        );
+        model.reset(3);
+        assert_eq!(model.unread(), [0, 1, 2]);
+        model.take(
+            1,
+            vec![(0, coordinator(Some("a"))), (1, coordinator(Some("b")))],
+            2,
+            true,
+        );
+        model.take(2, vec![(0, coordinator(Some("a")))], 1, false);
+        assert_eq!((model.unread(), model.keys()), (vec![0, 2], 2));
+        model.take(0, Vec::new(), 0, true);
+        model.take(2, vec![(1, coordinator(None))], 2, true);
+        assert_eq!(
+            (model.unread(), model.keys(), model.is_loaded()),
+            (vec![], 1, true)
+        );
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::domain::state_log::{new_configs, unfit_configs};
 use crate::kafka::admin::{AdminError, NewTopic, create_topic, describe_configs};
 use crate::kafka::cluster::{Cluster, ClusterError, Lane, Topics};
 use crate::kafka::connect::ConnectError;
@@ -21,19 +22,6 @@ pub struct StateTopic {
     /// How many replicas of each, fewer where the cluster has fewer brokers.
     pub replication_factor: i16,
 }
-
-/// Config values that the state topic is created with, and must have.
-const CONFIGS: [(&str, &str); 2] = [
-    ("cleanup.policy", "compact"),
-    ("message.timestamp.type", "CreateTime"),
-];
-
-/// Config values that it is created with beyond those.
-const MORE_CONFIGS: [(&str, &str); 2] = [
-    ("compression.type", "producer"),
-    // What is read as history for an hour is still there to be looked at.
-    ("min.compaction.lag.ms", "3600000"),
-];
 
 /// Why the state topic cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -124,18 +112,14 @@ pub(super) async fn prepare(
         let described = describe_configs(&connection, &[Arc::clone(&topic.name)], timeout).await?;
         // Where configs may not be read, the topic is taken for what it is: its name and its partitions are right.
         let configs = described.into_iter().find_map(|(_, configs)| configs.ok());
-        for (key, wanted) in CONFIGS {
-            let found = configs
-                .as_ref()
-                .and_then(|configs| configs.get(key)?.value.clone());
-            if let Some(found) = found.filter(|found| &**found != wanted) {
-                return Err(StateTopicError::Config {
-                    name: Arc::clone(&topic.name),
-                    key,
-                    found,
-                    wanted,
-                });
-            }
+        let value = |key: &str| configs.as_ref()?.get(key)?.value.clone();
+        if let Some((key, wanted, found)) = unfit_configs(value).into_iter().next() {
+            return Err(StateTopicError::Config {
+                name: Arc::clone(&topic.name),
+                key,
+                found,
+                wanted,
+            });
         }
         return Ok(true);
     }
@@ -147,11 +131,7 @@ pub(super) async fn prepare(
         name: Arc::clone(&topic.name),
         partitions: topic.partitions,
         replication_factor: topic.replication_factor.min(brokers).max(1),
-        configs: CONFIGS
-            .into_iter()
-            .chain(MORE_CONFIGS)
-            .map(|(key, value)| (key.into(), value.into()))
-            .collect(),
+        configs: new_configs(),
     };
     match create_topic(&connection, &new, false, timeout).await {
         Ok(_) => {

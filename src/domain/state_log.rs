@@ -10,6 +10,37 @@ use std::sync::Arc;
 use super::state::{DesiredState, PartitionState};
 use super::types::{LeaderEpoch, TopicId, TopicPartition};
 
+/// Config values that the state topic is created with, and must have.
+const CONFIGS: [(&str, &str); 2] = [
+    ("cleanup.policy", "compact"),
+    ("message.timestamp.type", "CreateTime"),
+];
+
+/// Config values that it is created with beyond those.
+const MORE_CONFIGS: [(&str, &str); 2] = [
+    ("compression.type", "producer"),
+    // What is read as history for an hour is still there to be looked at.
+    ("min.compaction.lag.ms", "3600000"),
+];
+
+/// The config values that a new state topic gets.
+pub fn new_configs() -> Vec<(Arc<str>, Arc<str>)> {
+    let all = CONFIGS.into_iter().chain(MORE_CONFIGS);
+    all.map(|(key, value)| (key.into(), value.into())).collect()
+}
+
+/// What makes an existing topic unfit to be the state topic, by the config values that are known of it: keys, the values that
+/// they must have, and those that they have.
+pub fn unfit_configs(
+    value: impl Fn(&str) -> Option<Arc<str>>,
+) -> Vec<(&'static str, &'static str, Arc<str>)> {
+    let unfit = CONFIGS.into_iter().filter_map(|(key, wanted)| {
+        let found = value(key).filter(|found| &**found != wanted)?;
+        Some((key, wanted, found))
+    });
+    unfit.collect()
+}
+
 /// One partition of one mirror.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MirrorPartition {
@@ -176,4 +207,25 @@ pub struct StateRecord {
     pub key: StateKey,
     /// The value; `None` removes the key.
     pub value: Option<StateValue>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_state_topic_is_fit_and_others_are_named_with_what_they_need() {
+        let new = new_configs();
+        let of_new = |key: &str| {
+            let found = new.iter().find(|(name, _)| &**name == key);
+            found.map(|(_, value)| Arc::clone(value))
+        };
+        assert_eq!(unfit_configs(of_new), []);
+        assert_eq!(unfit_configs(|_| None), [], "not known is not unfit");
+        let deleted = |key: &str| (key == "cleanup.policy").then(|| Arc::from("delete"));
+        assert_eq!(
+            unfit_configs(deleted),
+            [("cleanup.policy", "compact", Arc::from("delete"))]
+        );
+    }
 }

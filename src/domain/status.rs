@@ -1,8 +1,10 @@
 //! What people are shown about a running process, as plain values. Must not know how it is shown.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::state::PartitionState;
+use super::state::{DesiredState, PartitionState};
+use super::types::BrokerId;
 
 /// A snapshot of the whole process.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -11,10 +13,62 @@ pub struct Status {
     pub version: String,
     /// When the process started, in seconds since 1970-01-01 UTC, if known.
     pub started_at_seconds: Option<u64>,
+    /// The name of this process among those that share the work.
+    pub sidecar: String,
+    /// Those that share the work.
+    pub group: GroupStatus,
     /// The destination cluster.
     pub destination: ClusterStatus,
+    /// What the state topic says of mirrors, by their names; those that it says nothing of, or not yet, are left out.
+    pub recorded: BTreeMap<String, RecordedMirror>,
     /// One entry per mirror, in the order of the configuration.
     pub mirrors: Vec<MirrorStatus>,
+}
+
+/// The processes that share the work of a destination, as this one knows them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupStatus {
+    /// The group's id.
+    pub id: String,
+    /// Its generation; -1 before the first of this process.
+    pub generation: i32,
+    /// All members, this process included.
+    pub members: Vec<MemberStatus>,
+    /// True while this process has the right to decide: it is in contact with the group.
+    pub may_decide: bool,
+}
+
+/// One member of the group, as it told the others when it last joined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// Its name.
+    pub sidecar: String,
+    /// The destination broker that it stands beside, if any.
+    pub broker_id: Option<BrokerId>,
+    /// Where others reach it, `host:port`.
+    pub address: String,
+    /// The version of its software.
+    pub version: String,
+    /// True if its configuration is not that of this process.
+    pub config_differs: bool,
+}
+
+/// What the state topic says of a mirror.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordedMirror {
+    /// True while the mirror is being forgotten.
+    pub deleting: bool,
+    /// What operators want of its topics.
+    pub topics: BTreeMap<Arc<str>, DesiredState>,
+}
+
+impl RecordedMirror {
+    /// What is wanted of the whole mirror: that of all its topics, `None` where they differ or there are none.
+    pub fn desired(&self) -> Option<DesiredState> {
+        let mut all = self.topics.values();
+        let first = all.next()?;
+        all.all(|desired| desired == first).then_some(*first)
+    }
 }
 
 /// One cluster as this process sees it.

@@ -300,8 +300,13 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::domain::state::PartitionState;
-    use crate::domain::status::{ClusterStatus, MirrorStatus, PartitionStatus};
+    use std::collections::BTreeMap;
+
+    use crate::domain::state::{DesiredState, PartitionState};
+    use crate::domain::status::{
+        ClusterStatus, GroupStatus, MemberStatus, MirrorStatus, PartitionStatus, RecordedMirror,
+    };
+    use crate::domain::types::BrokerId;
 
     struct Running {
         addr: SocketAddr,
@@ -342,9 +347,28 @@ mod tests {
             partitions: vec![partition],
             ..MirrorStatus::default()
         };
+        let recorded = RecordedMirror {
+            deleting: false,
+            topics: BTreeMap::from([(Arc::from("t\"1"), DesiredState::Paused)]),
+        };
+        let other = MemberStatus {
+            sidecar: "other".to_owned(),
+            broker_id: Some(BrokerId(2)),
+            address: "h:9494".to_owned(),
+            version: "9.9.8".to_owned(),
+            config_differs: true,
+        };
         Status {
             version: "9.9.9".to_owned(),
-            mirrors: vec![mirror],
+            sidecar: "this".to_owned(),
+            group: GroupStatus {
+                id: "g".to_owned(),
+                generation: 3,
+                members: vec![other],
+                may_decide: true,
+            },
+            recorded: BTreeMap::from([("eu".to_owned(), recorded)]),
+            mirrors: vec![mirror, MirrorStatus::default()],
             ..Status::default()
         }
     }
@@ -412,6 +436,20 @@ mod tests {
             serde_json::Value::Null
         );
         assert_eq!(json["mirrors"][0]["source"]["last_contact_seconds"], 1.5);
+        assert_eq!(json["sidecar"], "this");
+        let group = serde_json::json!({
+            "id": "g", "generation": 3, "may_decide": true,
+            "members": [{
+                "sidecar": "other", "broker_id": 2, "address": "h:9494", "version": "9.9.8", "config_differs": true,
+            }],
+        });
+        assert_eq!(json["group"], group);
+        assert_eq!(partition["desired_state"], "PAUSED");
+        assert_eq!(json["mirrors"][0]["desired"], "PAUSED");
+        assert_eq!(json["mirrors"][0]["deleting"], false);
+        for unknown in ["desired", "deleting"] {
+            assert_eq!(json["mirrors"][1][unknown], serde_json::Value::Null);
+        }
     }
 
     #[tokio::test]

@@ -13,6 +13,7 @@ use crate::wire::api::configs::{
     IncrementalAlterConfigsRequest,
 };
 use crate::wire::api::describe_cluster::{DescribeClusterRequest, DescribeClusterResponse};
+use crate::wire::api::group_descriptions::{DescribeGroupsRequest, DescribedGroup};
 use crate::wire::api::topics::{
     CreatableTopic, CreatableTopicConfig, CreatePartitionsRequest, CreatePartitionsTopic,
     CreateTopicsRequest, DeleteTopicState, DeleteTopicsRequest,
@@ -360,4 +361,29 @@ pub async fn describe_cluster(
         message,
     )?;
     Ok(response)
+}
+
+/// What the broker at the other end says of a group, and what we may do with it (a bit per `AclOperation`). A group that
+/// nobody has used yet has the state `Dead` and no members. Unlike FindCoordinator, this never makes brokers create
+/// `__consumer_offsets`.
+///
+/// # Errors
+/// See [`AdminError`]; `NOT_COORDINATOR` or `COORDINATOR_NOT_AVAILABLE` from all brokers but the group's coordinator.
+pub async fn describe_group(
+    connection: &Connection,
+    group_id: &Arc<str>,
+    timeout: Duration,
+) -> Result<DescribedGroup, AdminError> {
+    const API: &str = "DescribeGroups";
+    let request = DescribeGroupsRequest {
+        groups: vec![Arc::clone(group_id)],
+        include_authorized_operations: true,
+    };
+    let response = connection.call(&request, timeout).await?;
+    let mut answers = response.groups.into_iter();
+    let answer = answers
+        .find(|answer| answer.group_id == *group_id)
+        .ok_or_else(|| left_out(API, group_id))?;
+    granted(API, group_id, answer.error_code, None)?;
+    Ok(answer)
 }

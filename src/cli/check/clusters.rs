@@ -16,6 +16,9 @@ use crate::kafka::connection::{Connection, ConnectionOptions, UnsupportedVersion
 use crate::kafka::contact::chain;
 use crate::wire::api::configs::{DescribeConfigsRequest, IncrementalAlterConfigsRequest};
 use crate::wire::api::fetch::FetchRequest;
+use crate::wire::api::groups::{
+    FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest,
+};
 use crate::wire::api::list_offsets::ListOffsetsRequest;
 use crate::wire::api::metadata::MetadataRequest;
 use crate::wire::api::produce::ProduceRequest;
@@ -28,38 +31,55 @@ use crate::wire::schema::Request;
 pub(super) struct Need {
     api: &'static str,
     version: fn(&Connection) -> Result<i16, UnsupportedVersion>,
-    required: bool,
+    /// What comes of its absence; nothing works without those that have no such words.
+    without: Option<&'static str>,
 }
 
-const fn need<R: Request>(required: bool) -> Need {
+const fn need<R: Request>() -> Need {
     Need {
         api: R::NAME,
         version: Connection::version_of::<R>,
-        required,
+        without: None,
+    }
+}
+
+const fn wish<R: Request>(without: &'static str) -> Need {
+    Need {
+        without: Some(without),
+        ..need::<R>()
     }
 }
 
 pub(super) const fn source_needs() -> [Need; 4] {
     [
-        need::<MetadataRequest>(true),
-        need::<FetchRequest>(true),
-        need::<ListOffsetsRequest>(true),
-        need::<DescribeConfigsRequest>(true),
+        need::<MetadataRequest>(),
+        need::<FetchRequest>(),
+        need::<ListOffsetsRequest>(),
+        need::<DescribeConfigsRequest>(),
     ]
 }
 
-pub(super) const fn destination_needs() -> [Need; 10] {
+pub(super) const fn destination_needs() -> [Need; 15] {
     [
-        need::<MetadataRequest>(true),
-        need::<ProduceRequest>(true),
-        need::<FetchRequest>(true),
-        need::<ListOffsetsRequest>(true),
-        need::<DescribeProducersRequest>(true),
-        need::<CreateTopicsRequest>(true),
-        need::<CreatePartitionsRequest>(true),
-        need::<DescribeConfigsRequest>(true),
-        need::<IncrementalAlterConfigsRequest>(true),
-        need::<WriteTxnMarkersRequest>(false),
+        need::<MetadataRequest>(),
+        need::<ProduceRequest>(),
+        need::<FetchRequest>(),
+        need::<ListOffsetsRequest>(),
+        need::<DescribeProducersRequest>(),
+        need::<CreateTopicsRequest>(),
+        need::<CreatePartitionsRequest>(),
+        need::<DescribeConfigsRequest>(),
+        need::<IncrementalAlterConfigsRequest>(),
+        need::<FindCoordinatorRequest>(),
+        need::<JoinGroupRequest>(),
+        need::<SyncGroupRequest>(),
+        need::<HeartbeatRequest>(),
+        wish::<LeaveGroupRequest>(
+            "a process that leaves for good is replaced only at the end of its session",
+        ),
+        wish::<WriteTxnMarkersRequest>(
+            "`stop` cannot fence off late appends: it waits for the end of a session instead, and says fenced=false",
+        ),
     ]
 }
 
@@ -245,21 +265,20 @@ fn versions(
                 continue;
             };
             let found = format!("broker {id}: {error}");
-            if need.required {
-                complete = false;
-                report.fail(
+            complete = false;
+            match need.without {
+                None => report.fail(
                     &check,
                     label,
                     found,
                     "the broker's Kafka version is too old or too new for this truemirror",
-                );
-            } else {
-                report.warn(
+                ),
+                Some(without) => report.warn(
                     &check,
                     label,
-                    found,
-                    "topics with transactions or holes cannot be mirrored without it",
-                );
+                    format!("{found}: {without}"),
+                    "nothing, or bring the broker's Kafka version up to date",
+                ),
             }
         }
     }

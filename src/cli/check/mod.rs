@@ -2,8 +2,10 @@
 //! do. Must not change anything on either side, and not need the daemon.
 
 mod clusters;
+mod group;
 mod permissions;
 mod report;
+mod state;
 mod topics;
 
 use std::sync::Arc;
@@ -11,12 +13,11 @@ use std::sync::Arc;
 use self::clusters::{Reached, destination_needs, reach, source_needs};
 pub use self::report::{CheckReport, Row, Verdict};
 use crate::config::{Config, Mirror};
-use crate::domain::types::BrokerId;
 use crate::kafka::admin::describe_broker_configs;
 use crate::kafka::cluster::Side;
 use crate::kafka::contact::chain;
 
-/// Looks at everything that the data path will need. Takes at most a few times `connect_timeout` and `request_timeout` per
+/// Looks at everything that the daemon will need. Takes at most a few times `connect_timeout` and `request_timeout` per
 /// cluster, whoever does not answer.
 pub async fn check(config: &Config) -> CheckReport {
     let mut report = CheckReport::default();
@@ -34,7 +35,10 @@ pub async fn check(config: &Config) -> CheckReport {
     )
     .await;
     if let Some(destination) = &destination {
-        producer_expiration(destination, &mut report).await;
+        broker_configs(config, destination, &mut report).await;
+        state::topic(&config.state, destination, &mut report).await;
+        state::markers(destination, &mut report).await;
+        group::group(&config.group, destination, &mut report).await;
     }
     for mirror in &config.mirrors {
         let source = reach(
@@ -99,27 +103,29 @@ fn identity(
     }
 }
 
-/// How long the destination remembers producers: what is in flight may be no older.
-async fn producer_expiration(destination: &Reached, report: &mut CheckReport) {
+/// What the destination's brokers say of themselves: how long they remember producers, since what is in flight may be no
+/// older, and for how long they let members of a group be silent.
+async fn broker_configs(config: &Config, destination: &Reached, report: &mut CheckReport) {
     const CHECK: &str = "producer.id.expiration.ms";
-    let Some((BrokerId(id), connection)) = destination.brokers.first() else {
+    let Some((broker, connection)) = destination.brokers.first() else {
         return;
     };
     let timeout = destination.timeout;
-    match describe_broker_configs(connection, BrokerId(*id), timeout).await {
+    match describe_broker_configs(connection, *broker, timeout).await {
         Ok(configs) => {
             let value = configs
                 .get(CHECK)
                 .and_then(|entry| entry.value.clone())
                 .unwrap_or_else(|| "86400000".into());
             report.ok(CHECK, "destination", value.to_string());
+            group::session(&config.group, *broker, &configs, report);
         }
         Err(error) => report.warn(
             CHECK,
             "destination",
             chain(&error).to_string(),
             format!(
-                "{}; without it, Kafka's default of one day is assumed",
+                "{}; without it, Kafka's default of one day is assumed, and group.session_timeout is not compared with the brokers' limits",
                 permissions::grant(&destination.server, &["DescribeConfigs"], &["--cluster"])
             ),
         ),

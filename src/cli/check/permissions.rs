@@ -1,4 +1,4 @@
-//! What we may do with topics, by the bits that brokers give with Metadata (KIP-430), and the commands that grant what
+//! What we may do, by the bits that brokers give (KIP-430), and the commands that grant what
 //! is missing. Must not decide which operations are needed.
 
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ pub(super) const READ: Operation = ("Read", 3);
 pub(super) const WRITE: Operation = ("Write", 4);
 pub(super) const ALTER: Operation = ("Alter", 7);
 pub(super) const DESCRIBE: Operation = ("Describe", 8);
+pub(super) const CLUSTER_ACTION: Operation = ("ClusterAction", 9);
 pub(super) const DESCRIBE_CONFIGS: Operation = ("DescribeConfigs", 10);
 pub(super) const ALTER_CONFIGS: Operation = ("AlterConfigs", 11);
 
@@ -62,7 +63,8 @@ pub(super) fn missing(allowed: i32, needed: &[Operation]) -> Vec<&'static str> {
     missing.map(|(name, _)| *name).collect()
 }
 
-/// The command that grants operations; `resources` are its arguments, `--cluster` or `--topic` and a name. The principal is
+/// The command that grants operations; `resources` are its arguments, `--cluster`, or `--topic` or `--group` and a
+/// name. The principal is
 /// the one that brokers give to PLAINTEXT connections.
 pub(super) fn grant(server: &str, operations: &[&str], resources: &[&str]) -> String {
     let mut command =

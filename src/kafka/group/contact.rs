@@ -111,6 +111,7 @@ impl GroupMember {
         self.continuous = false;
         // What was decided in a generation that is long over says nothing about who has what.
         self.leading = None;
+        self.shared.tell_unowned(0);
     }
 
     pub(super) fn fenced(&mut self) -> Trouble {

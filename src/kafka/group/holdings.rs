@@ -1,7 +1,7 @@
 //! What this member holds, what it is losing, and how that is told. Must not talk to the group.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, watch};
@@ -82,6 +82,8 @@ pub(super) struct Shared {
     /// Something was given up.
     pub(super) given_up: Notify,
     leave: AtomicBool,
+    /// Work that nobody is given, as far as this member knows.
+    unowned: AtomicUsize,
 }
 
 impl Shared {
@@ -91,6 +93,10 @@ impl Shared {
 
     pub(super) fn leaves(&self) -> bool {
         self.leave.load(Ordering::Acquire)
+    }
+
+    pub(super) fn tell_unowned(&self, partitions: usize) {
+        self.unowned.store(partitions, Ordering::Relaxed);
     }
 }
 
@@ -111,6 +117,12 @@ impl GroupHandle {
     /// Whether this process may still decide.
     pub fn lease(&self) -> &Lease {
         &self.lease
+    }
+
+    /// How much work the last assignment gives to nobody, if this member leads the group: what is on its way from one to another,
+    /// and what came up since. Zero if another leads, or if a process before this one led and decided.
+    pub fn unowned_partitions(&self) -> usize {
+        self.shared.unowned.load(Ordering::Relaxed)
     }
 
     /// True while this process may decide about a partition: it is held or being given up, and the right has not run out.

@@ -43,6 +43,14 @@ impl Leading {
         }
     }
 
+    /// How much of `work` its assignment gives to nobody; zero if it does not know what was decided.
+    pub(super) fn unowned(&self, work: &[Work]) -> usize {
+        let Some(plan) = &self.plan else { return 0 };
+        let given: BTreeSet<&TopicPartition> = plan.given.values().flatten().collect();
+        let unowned = |work: &&Work| !given.contains(&work.partition);
+        work.iter().filter(unowned).count()
+    }
+
     /// True if `work` wants another assignment than the one that the group is at or on its way to. If not, it is remembered
     /// as agreed.
     pub(super) fn wants_another(&mut self, work: &[Work]) -> bool {
@@ -310,6 +318,17 @@ mod tests {
         let ids: Vec<_> = read.members.iter().map(|m| &*m.sidecar_id).collect();
         assert_eq!(ids, ["a", "b"]);
         assert_eq!(read.members[0].advertised.to_string(), "h:9");
+    }
+
+    #[test]
+    fn the_leader_knows_what_nobody_has() {
+        let (first, _) = lead(1, &[joins("a", -1, &[])], &work(4), None).unwrap();
+        assert_eq!(first.unowned(&work(4).unwrap()), 0);
+        assert_eq!(first.unowned(&work(6).unwrap()), 2, "came up since");
+        let both = [joins("a", 1, &[0, 1, 2, 3]), joins("b", -1, &[])];
+        let (second, _) = lead(2, &both, &work(4), Some(&first)).unwrap();
+        assert_eq!(second.unowned(&work(4).unwrap()), 2, "on their way");
+        assert_eq!(Leading::inherited(1).unowned(&work(4).unwrap()), 0);
     }
 
     #[test]

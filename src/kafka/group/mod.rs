@@ -245,6 +245,7 @@ impl GroupMember {
         let given = Given::read(answer.assignment).map_err(CallError::from)?;
         let inherited = || Leading::inherited(given.work_fingerprint);
         self.leading = leads.then(|| leading.unwrap_or_else(inherited));
+        self.count_unowned();
         self.news_due = leads.then(|| self.news_looked + NEWS_SPACING);
         // In this order: who may decide, may do so about what is told by then.
         self.take(generation, given);
@@ -361,9 +362,20 @@ impl GroupMember {
         connection.map_err(|error| self.lost(error))
     }
 
+    /// Says how much work nobody has, if this member is to know.
+    fn count_unowned(&self) {
+        let wanted = self.wanted.borrow();
+        let unowned = match (&self.leading, &*wanted) {
+            (Some(leading), Some(work)) => leading.unowned(work),
+            _ => 0,
+        };
+        self.shared.tell_unowned(unowned);
+    }
+
     fn has_news(&mut self) -> bool {
         self.news_due = None;
         self.news_looked = Instant::now();
+        self.count_unowned();
         let wanted = self.wanted.borrow_and_update().clone();
         let (Some(leading), Some(work)) = (&mut self.leading, wanted) else {
             return false;

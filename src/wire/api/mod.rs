@@ -5,6 +5,7 @@ pub mod configs;
 pub mod delete_records;
 pub mod describe_cluster;
 pub mod fetch;
+pub mod group_descriptions;
 pub mod groups;
 pub mod leader_epoch;
 pub mod list_offsets;

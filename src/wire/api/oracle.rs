@@ -9,9 +9,9 @@ use kafka_protocol::protocol::{Decodable, Encodable};
 use regex::Regex;
 
 use super::{
-    api_versions::*, configs::*, delete_records::*, describe_cluster::*, fetch::*, groups::*,
-    leader_epoch::*, list_offsets::*, metadata::*, produce::*, producers::*, topics::*,
-    txn_markers::*,
+    api_versions::*, configs::*, delete_records::*, describe_cluster::*, fetch::*,
+    group_descriptions::*, groups::*, leader_epoch::*, list_offsets::*, metadata::*, produce::*,
+    producers::*, topics::*, txn_markers::*,
 };
 use crate::wire::bounded::{Reader, Writer};
 use crate::wire::consumer_protocol::{ConsumerProtocolAssignment, ConsumerProtocolSubscription};
@@ -31,7 +31,7 @@ macro_rules! for_every_message {
             IncrementalAlterConfigsResponse DescribeClusterRequest DescribeClusterResponse DeleteRecordsRequest
             DeleteRecordsResponse FindCoordinatorRequest FindCoordinatorResponse JoinGroupRequest JoinGroupResponse
             HeartbeatRequest HeartbeatResponse LeaveGroupRequest LeaveGroupResponse SyncGroupRequest SyncGroupResponse
-            ConsumerProtocolSubscription ConsumerProtocolAssignment)
+            DescribeGroupsRequest DescribeGroupsResponse ConsumerProtocolSubscription ConsumerProtocolAssignment)
     };
     (@ $check:ident $theirs:tt: $($message:ident)+) => {
         $( for_every_message!(@@ $check $theirs $message); )+

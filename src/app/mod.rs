@@ -1,5 +1,7 @@
 //! Builds every part, binds ports, owns the token tree, starts and stops in order. Must not hold logic of its own.
 
+mod view;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,19 +11,19 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
+use self::view::{MirrorView, View};
 use crate::config::{self, Config, HostPort};
-use crate::coordinator::{CoordinatorParts, Coordinators, Handle, MirrorWork, Sharing, StateTopic};
-use crate::domain::desired::TopicSet;
-use crate::domain::status::{MirrorStatus, Status};
+use crate::coordinator::{CoordinatorParts, Coordinators, Handle, Sharing, StateTopic};
+use crate::domain::status::MirrorStatus;
 use crate::domain::types::BrokerId;
 use crate::http;
 use crate::kafka::cluster::{Cluster, ClusterOptions, Side};
 use crate::kafka::connect::{Address, BadAddress};
-use crate::kafka::contact::{Contact, ContactView};
+use crate::kafka::contact::Contact;
 use crate::kafka::group::{GroupError, GroupHandle, GroupMember, GroupOptions, Identity, Wanted};
 use crate::metrics::Metrics;
 use crate::mirror::report::cluster_status;
@@ -176,7 +178,14 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         .duration_since(UNIX_EPOCH)
         .ok()
         .map(|since| since.as_secs());
-    let shown = status(&mirrors, started_at_seconds, &config);
+    let view = View {
+        mirrors: Arc::clone(&mirrors),
+        this: identity.clone(),
+        group: group.clone(),
+        states: states.clone(),
+        state_partitions: config.state.partitions,
+    };
+    let shown = view.status(started_at_seconds, &config);
     let service = service(&config, &identity, &group, &states, Arc::clone(&shown));
     let options = ListenerOptions::new(&config.limits);
     let listening = server::serve(peers, service, metrics.clone(), options, stop.clone());
@@ -185,9 +194,9 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         Ok(())
     });
     let sources = http::Sources {
-        refresh: refresh_contacts(&metrics, &mirrors),
+        refresh: view.refresh(&metrics),
         metrics,
-        readiness: readiness(&mirrors, states.clone()),
+        readiness: view.readiness(),
         status: shown,
     };
     let http_stop = CancellationToken::new();
@@ -247,16 +256,6 @@ async fn drain(
             outcome = ended;
         }
     }
-}
-
-/// What the endpoint shows of one mirror.
-struct MirrorView {
-    topics: watch::Receiver<Arc<TopicSet>>,
-    status: watch::Receiver<Arc<MirrorStatus>>,
-    name: String,
-    source_contact: Arc<Contact>,
-    destination_contact: Arc<Contact>,
-    destination: Cluster,
 }
 
 /// What every part of the process is given.
@@ -438,15 +437,6 @@ fn start_coordinators(
     Ok((handle, cluster))
 }
 
-impl MirrorView {
-    fn work(&self) -> MirrorWork {
-        MirrorWork {
-            topics: self.topics.clone(),
-            destination: self.destination.clone(),
-        }
-    }
-}
-
 /// Starts the two tasks of a mirror: its topics and its data path.
 fn start_mirror(
     house: &House<'_>,
@@ -547,89 +537,6 @@ fn start_mirror(
         Ok(())
     });
     Ok(view)
-}
-
-/// The destination counts as reachable if any mirror reaches it.
-fn destination_view(mirrors: &[MirrorView]) -> ContactView {
-    let mut views: Vec<ContactView> = mirrors
-        .iter()
-        .map(|mirror| mirror.destination_contact.view())
-        .collect();
-    views.sort_by_key(|view| {
-        (
-            !view.reachable,
-            view.since_last_answer.is_none(),
-            view.since_last_answer,
-        )
-    });
-    views.into_iter().next().unwrap_or_default()
-}
-
-fn readiness(mirrors: &Arc<[MirrorView]>, states: Handle) -> http::ReadinessSource {
-    let mirrors = Arc::clone(mirrors);
-    Arc::new(move || {
-        let view = destination_view(&mirrors);
-        let missing = (!view.reachable).then(|| match view.error {
-            Some(error) => format!("the destination cluster cannot be reached: {error}"),
-            None => "the destination cluster has not answered yet".to_owned(),
-        });
-        let mut missing: Vec<String> = missing.into_iter().collect();
-        if !states.is_ready() {
-            missing.push("the state topic is not loaded yet".to_owned());
-        }
-        http::Readiness { missing }
-    })
-}
-
-fn refresh_contacts(metrics: &Metrics, mirrors: &Arc<[MirrorView]>) -> http::MetricsRefresh {
-    let (metrics, mirrors) = (metrics.clone(), Arc::clone(mirrors));
-    let started = Instant::now();
-    Arc::new(move || {
-        let seconds = |view: ContactView| {
-            view.since_last_answer
-                .unwrap_or_else(|| started.elapsed())
-                .as_secs_f64()
-        };
-        metrics
-            .destination_last_contact_seconds
-            .set(seconds(destination_view(&mirrors)));
-        for mirror in mirrors.iter() {
-            let labels = [mirror.name.as_str()];
-            metrics
-                .source_last_contact_seconds
-                .with_label_values(&labels)
-                .set(seconds(mirror.source_contact.view()));
-        }
-    })
-}
-
-fn status(
-    mirrors: &Arc<[MirrorView]>,
-    started_at_seconds: Option<u64>,
-    config: &Config,
-) -> http::StatusSource {
-    let mirrors = Arc::clone(mirrors);
-    let servers: Vec<String> = config
-        .destination
-        .bootstrap_servers
-        .iter()
-        .map(HostPort::to_string)
-        .collect();
-    Arc::new(move || Status {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        started_at_seconds,
-        destination: cluster_status(
-            servers.clone(),
-            mirrors
-                .iter()
-                .find_map(|mirror| mirror.destination.cluster_id()),
-            destination_view(&mirrors),
-        ),
-        mirrors: mirrors
-            .iter()
-            .map(|mirror| MirrorStatus::clone(&mirror.status.borrow()))
-            .collect(),
-    })
 }
 
 fn wall_clock_ms() -> i64 {
