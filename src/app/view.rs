@@ -223,7 +223,7 @@ fn recorded<'n>(
     let known = model.mirrors();
     let of = |name: &str| {
         let mirror = known.get(name);
-        let topics = model.topics(name);
+        let topics = model.topics(&Arc::from(name));
         (mirror.is_some() || !topics.is_empty()).then(|| RecordedMirror {
             deleting: mirror.is_some_and(|mirror| mirror.deleting),
             topics: topics
