@@ -510,8 +510,17 @@ impl Keeper {
         }
         match result {
             Ok(max_message_bytes) => {
-                topic.entry.gate = TopicGate::Held { max_message_bytes };
-                topic.said = None;
+                // Two mirrors that begin with a topic at once have both written so by now, and each sees the other.
+                let model = self.stage.states.model();
+                if model.topic(&self.stage.mirror, name).is_none() {
+                    topic.busy = true;
+                    self.waiting.push_back(Work::Hold(Arc::clone(name)));
+                } else if let Some(mirror) = self.rival(name) {
+                    self.refuse_rival(name, &mirror);
+                } else if let Some(topic) = self.topics.get_mut(name) {
+                    topic.entry.gate = TopicGate::Held { max_message_bytes };
+                    topic.said = None;
+                }
             }
             Err(trouble) => self.trouble(name, trouble),
         }

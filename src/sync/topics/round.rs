@@ -86,17 +86,12 @@ impl Keeper {
                 "mirror loop: mirror {mirror} of the source cluster mirrors this topic from this destination; stop it there first"
             )
         });
-        let rival = self.rival(name).map(|mirror| {
-            format!(
-                "mirror {mirror} mirrors this topic; exclude it from one of the two (mirror.topics.exclude), or stop it there"
-            )
-        });
-        if let Some(reason) = circle.or(rival) {
-            if let Some(topic) = self.topics.get_mut(name) {
-                topic.ready = false;
-                topic.hold_wanted = false;
-            }
-            self.fail(name, reason, false);
+        if let Some(reason) = circle {
+            self.put_off(name, reason);
+            return;
+        }
+        if let Some(mirror) = self.rival(name) {
+            self.refuse_rival(name, &mirror);
             return;
         }
         let desired = self.desired(name);
@@ -143,8 +138,25 @@ impl Keeper {
         }
     }
 
+    /// Another mirror has the topic.
+    pub(super) fn refuse_rival(&mut self, name: &Arc<str>, mirror: &str) {
+        let reason = format!(
+            "mirror {mirror} mirrors this topic; exclude it from one of the two (mirror.topics.exclude), or stop it there"
+        );
+        self.put_off(name, reason);
+    }
+
+    /// A topic that cannot be begun with, and is prepared anew when that has changed.
+    fn put_off(&mut self, name: &Arc<str>, reason: String) {
+        if let Some(topic) = self.topics.get_mut(name) {
+            topic.ready = false;
+            topic.hold_wanted = false;
+        }
+        self.fail(name, reason, false);
+    }
+
     /// Another mirror that has the topic: it was first, or both were at once and its name comes first.
-    fn rival(&self, topic: &Arc<str>) -> Option<Arc<str>> {
+    pub(super) fn rival(&self, topic: &Arc<str>) -> Option<Arc<str>> {
         let model = self.stage.states.model();
         let ours = model.topic(&self.stage.mirror, topic).is_some();
         let others = model.mirrors().into_keys();
