@@ -44,6 +44,8 @@ pub enum StateWrite {
 }
 
 impl StateWrite {
+    const ALL: [Self; 3] = [Self::Written, Self::Refused, Self::Unavailable];
+
     const fn label(self) -> &'static str {
         match self {
             Self::Written => "written",
@@ -265,11 +267,11 @@ impl Metrics {
                 "truemirror_state_keys",
                 "Keys of the state topic that have a value: states, topics, mirrors, coordinators.",
             )?,
-            state_writes: add.int_counters(
+            state_writes: with_every_outcome(add.int_counters(
                 "truemirror_state_writes_total",
                 "States of partitions that this process wanted written, by what came of it: written, refused, unavailable (asked again later).",
                 &["outcome"],
-            )?,
+            )?),
             throttle_seconds: add.counters(
                 "truemirror_throttle_seconds_total",
                 "Seconds that brokers asked this process to wait.",
@@ -404,6 +406,14 @@ impl PartitionMetrics {
     }
 }
 
+/// What has not happened yet reads zero.
+fn with_every_outcome(writes: IntCounterVec) -> IntCounterVec {
+    for outcome in StateWrite::ALL {
+        writes.with_label_values(&[outcome.label()]);
+    }
+    writes
+}
+
 struct Adder<'r> {
     registry: &'r Registry,
 }
@@ -523,6 +533,7 @@ mod tests {
             "truemirror_state_partitions{state=\"loaded\"} 48\n",
             "truemirror_state_writes_total{outcome=\"written\"} 2\n",
             "truemirror_state_writes_total{outcome=\"unavailable\"} 1\n",
+            "truemirror_state_writes_total{outcome=\"refused\"} 0\n",
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }

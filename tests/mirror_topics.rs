@@ -117,7 +117,7 @@ impl Topics {
         let (coordinators, states) = Coordinators::new(CoordinatorParts {
             cluster: cluster(destination, Side::Destination),
             topic: StateTopic {
-                name: unique("__state").into(),
+                name: unique("state").into(),
                 partitions: 2,
                 replication_factor: 1,
             },

@@ -35,8 +35,11 @@ fn sidecar(
     Daemon::start(&text.replace("[mirror.retry]\n", &format!("[mirror.retry]\n{retry}\n")))
 }
 
+/// A metric without its prefix, its labels, and its value.
+type Series<'a> = (&'a str, &'a [(&'a str, &'a str)], f64);
+
 /// Waits until all of these series have these values.
-async fn wait_for(daemon: &mut Daemon, wanted: &[(&str, &[(&str, &str)], f64)]) {
+async fn wait_for(daemon: &mut Daemon, wanted: &[Series<'_>]) {
     poll_until("the gauges", SOON, async || {
         let mut found = Vec::new();
         for (name, labels, value) in wanted {
@@ -92,7 +95,7 @@ async fn operators_see_the_group_the_states_and_what_is_wanted() {
     // Another with another file, beside a broker that is not there.
     let mut other = sidecar(source, destination, &topic, 9, "max_attempts = 7");
     for daemon in [&mut one, &mut other] {
-        let seen: &[(&str, &[(&str, &str)], f64)] = &[
+        let seen: &[Series<'_>] = &[
             ("group_members", &[], 2.0),
             ("config_differs", &[], 1.0),
             ("unowned_partitions", &[], 0.0),
@@ -121,7 +124,7 @@ async fn operators_see_the_group_the_states_and_what_is_wanted() {
 
     // Its place is kept for a restart, until its session is over.
     one.kill();
-    let alone: &[(&str, &[(&str, &str)], f64)] = &[
+    let alone: &[Series<'_>] = &[
         ("group_members", &[], 1.0),
         ("brokers_without_sidecar", &[], 1.0),
     ];
