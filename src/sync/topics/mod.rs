@@ -177,6 +177,9 @@ struct Topic {
     deleted: bool,
     /// The state topic has shown that it failed for good.
     blamed: bool,
+    /// State epoch of the record by which its configs were last restored: what is read later than that was done is not done
+    /// again.
+    restored_by: Option<i32>,
     /// The last reason that was logged.
     said: Option<String>,
 }
@@ -192,6 +195,7 @@ impl Topic {
             missed_at_destination: 0,
             deleted: false,
             blamed: false,
+            restored_by: None,
             said: None,
         }
     }
@@ -330,6 +334,9 @@ impl Keeper {
                     known.entry.gate = TopicGate::Unheld;
                 }
                 if let Err(trouble) = result {
+                    if let Some(known) = self.topics.get_mut(&topic) {
+                        known.restored_by = None;
+                    }
                     self.trouble(&topic, trouble);
                     self.look_at_stopped = Some(Instant::now() + RETRIES.cap);
                 }
@@ -382,7 +389,7 @@ impl Keeper {
             self.try_again_soon();
             return Ok(());
         };
-        if !self.is_the_same_source(source.cluster_id.as_ref()) {
+        if !self.is_the_same_source(source.cluster_id.as_ref(), destination) {
             return Ok(());
         }
         for (name, found) in &source.topics {
@@ -402,7 +409,7 @@ impl Keeper {
 
     /// Compares the source's cluster id with the one that is pinned, and pins it at first contact. Another cluster under the
     /// source's address halts the mirror until an operator says, in the configuration, that it is the right one.
-    fn is_the_same_source(&mut self, found: Option<&Arc<str>>) -> bool {
+    fn is_the_same_source(&mut self, found: Option<&Arc<str>>, destination: &Metadata) -> bool {
         let Some(found) = found else {
             return true;
         };
@@ -439,6 +446,8 @@ impl Keeper {
             error!(mirror = %self.stage.mirror, %reason, "mirror halted");
             self.another_source = Some(reason.clone());
         }
+        // What is known from earlier is shown and can be stopped, as while there is no source at all.
+        self.take_seeded(destination);
         let names: Vec<_> = self.topics.keys().cloned().collect();
         for name in names {
             if let Some(topic) = self.topics.get_mut(&name) {
@@ -593,8 +602,10 @@ impl Keeper {
                 let found = model.partition(&key);
                 found.is_some_and(|found| found.state == PartitionState::Stopped)
             };
-            if topic.ready && (0..topic.entry.partitions).all(stopped) {
+            let done = topic.restored_by == Some(value.state_epoch);
+            if topic.ready && !done && (0..topic.entry.partitions).all(stopped) {
                 topic.busy = true;
+                topic.restored_by = Some(value.state_epoch);
                 self.waiting
                     .push_back(Work::Restore(Arc::clone(&name), value));
             }
