@@ -15,13 +15,12 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::time::Duration;
 
-use serde_json::Value;
 use support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
 use support::daemon::{Daemon, config};
 use support::kafka::{KafkaCluster, shared_pair, unique};
+use support::operate::{described, done};
 use support::poll_until;
 use support::process::signal;
 use support::producer::Load;
@@ -90,26 +89,9 @@ async fn all_flow(cluster: &KafkaCluster, topic: &str) -> Duration {
     since.elapsed()
 }
 
-async fn operate(daemon: &mut Daemon, arguments: &[&str]) -> String {
-    let server = daemon.addr_of("listener ready").await.to_string();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_truemirror"));
-    command.args(arguments).args(["--server", &server]);
-    let output = tokio::task::spawn_blocking(move || command.output().unwrap())
-        .await
-        .unwrap();
-    let (out, err) = (
-        String::from_utf8_lossy(&output.stdout).into_owned(),
-        String::from_utf8_lossy(&output.stderr).into_owned(),
-    );
-    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {out}\n{err}");
-    out
-}
-
 /// The states of all partitions, as one sidecar describes them for all.
-async fn described(daemon: &mut Daemon) -> Vec<String> {
-    let shown = operate(daemon, &["describe", "--mirror", "test", "--json"]).await;
-    let shown: Value = serde_json::from_str(&shown).unwrap();
-    let shown = shown.as_array().unwrap().clone();
+async fn states(daemon: &mut Daemon) -> Vec<String> {
+    let shown = described(daemon).await;
     shown
         .iter()
         .map(|partition| partition["state"].as_str().unwrap_or_default().to_owned())
@@ -118,7 +100,7 @@ async fn described(daemon: &mut Daemon) -> Vec<String> {
 
 async fn wait_described(daemon: &mut Daemon, state: &str) {
     poll_until(&format!("all {state}"), SOON, async || {
-        let states = described(daemon).await;
+        let states = states(daemon).await;
         let all = states.len() == PARTITIONS as usize && states.iter().all(|found| found == state);
         if all {
             Ok(())
@@ -144,9 +126,9 @@ async fn two_share_the_work_take_over_from_each_other_and_answer_for_each_other(
     wait_described(&mut other, "MIRRORING").await;
 
     // Half of the partitions are another's, and so is most of their coordination, whoever is asked.
-    operate(&mut one, &["pause", "--mirror", "test", "--topics", &topic]).await;
+    done(&mut one, &["pause", "--mirror", "test", "--topics", &topic]).await;
     wait_described(&mut other, "PAUSED").await;
-    operate(
+    done(
         &mut other,
         &["resume", "--mirror", "test", "--topics", &topic],
     )
@@ -196,7 +178,7 @@ async fn a_sidecar_frozen_before_a_stop_and_continued_after_it_appends_nothing()
     all_flow(destination, &topic).await;
     signal(zombie.pid().unwrap(), "STOP");
     wait_shared(&mut [(&mut other, 12)]).await;
-    operate(&mut other, &["stop", "--mirror", "test", "--all", "--yes"]).await;
+    done(&mut other, &["stop", "--mirror", "test", "--all", "--yes"]).await;
     other
         .wait_until("all STOPPED", SOON, |status| count(status, "STOPPED") == 12)
         .await;

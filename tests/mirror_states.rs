@@ -13,49 +13,19 @@
 #[cfg(test)]
 mod support;
 
-use std::process::{Command, Output};
 use std::time::Duration;
 
 use serde_json::Value;
 use support::checker::{CheckOptions, assert_equal, ends, read_all, wait_for_same_end};
 use support::daemon::{Daemon, config, state_topic};
 use support::kafka::{ConfigOf, KafkaCluster, shared_pair, unique};
+use support::operate::{delete_when_restored, done, operate, refused, text};
 use support::poll_until;
 use support::producer::{Load, Producer, ProducerOptions, TestRecord, records};
 use support::status::{is_in, partition, reason, wait_failed, wait_mirrored};
 use tokio::time::Instant;
 
 const SOON: Duration = Duration::from_secs(60);
-
-/// Runs a command of an operator against the daemon.
-async fn operate(daemon: &mut Daemon, arguments: &[&str]) -> Output {
-    let server = daemon.addr_of("listener ready").await.to_string();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_truemirror"));
-    command.args(arguments).args(["--server", &server]);
-    tokio::task::spawn_blocking(move || command.output().unwrap())
-        .await
-        .unwrap()
-}
-
-/// The same, and it must be done.
-async fn done(daemon: &mut Daemon, arguments: &[&str]) -> String {
-    let output = operate(daemon, arguments).await;
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {out}\n{err}");
-    out
-}
-
-/// The same, and it must be refused with these words.
-async fn refused(daemon: &mut Daemon, arguments: &[&str], words: &str) {
-    let output = operate(daemon, arguments).await;
-    let all = format!("{}\n{}", text(&output.stdout), text(&output.stderr));
-    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {all}");
-    assert!(all.contains(words), "{arguments:?}: {all}");
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 async fn produce(cluster: &KafkaCluster, topic: &str, records: &[TestRecord]) {
     let producer = Producer::new(&cluster.bootstrap(), &ProducerOptions::default()).await;
@@ -304,7 +274,7 @@ async fn a_mirror_is_deleted_only_when_all_is_stopped_and_nothing_is_left_of_it(
     .await;
     done(&mut daemon, &["stop", "--mirror", "test", "--all", "--yes"]).await;
     wait_in(&mut daemon, &topic, 0, "STOPPED").await;
-    done(&mut daemon, &delete).await;
+    delete_when_restored(&mut daemon).await;
     let state = state_topic(&[&topic]);
     poll_until("only tombstones are left", SOON, async || {
         let lines = read_all(&destination.bootstrap(), &state, "read_committed").await;

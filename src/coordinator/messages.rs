@@ -177,6 +177,7 @@ fn read_answer(one: ReadMirrorStatesPartitionResult) -> ReadAnswer {
 pub fn read_result(index: i32, answer: ReadAnswer) -> ReadMirrorStatesPartitionResult {
     match answer {
         Ok((state, last)) => {
+            let state_epoch = state.as_ref().map_or(-1, |value| value.state_epoch);
             let value = state.unwrap_or_default();
             ReadMirrorStatesPartitionResult {
                 partition_index: index,
@@ -185,7 +186,7 @@ pub fn read_result(index: i32, answer: ReadAnswer) -> ReadMirrorStatesPartitionR
                 error_code: ErrorCode::NONE,
                 previous_state: value.previous_state.number(),
                 retry_attempt: value.retry_attempt,
-                state_epoch: value.state_epoch,
+                state_epoch,
                 error_message: value.error_message,
                 last_mirror_offset: last.map_or(-1, |last| last.last_mirror_offset),
                 adopted_below: value.adopted_below,

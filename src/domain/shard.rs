@@ -257,8 +257,10 @@ pub enum Refusal {
     /// Only a stopped topic can be started.
     #[error("the topic is paused; resume it instead")]
     NotStopped,
-    /// A mirror with topics that are not stopped.
-    #[error("topic {0} is not stopped; stop all topics of the mirror first")]
+    /// A mirror with topics that are not stopped, or whose configs are not their own again.
+    #[error(
+        "topic {0} is not stopped, or its configs are not its own again yet; stop all topics of the mirror first"
+    )]
     NotEmpty(Arc<str>),
     /// Another sidecar, which coordinates the state, says so in these words.
     #[error("{0}")]
@@ -451,8 +453,11 @@ impl<'s> Draft<'s> {
             _ => None,
         });
         for topic in topics {
-            let desired = self.topic(mirror, topic).map(|topic| topic.desired);
-            if desired.is_some_and(|desired| desired != DesiredState::Stopped) {
+            // What its configs are to be stands in the record that would be removed.
+            let unfinished = self.topic(mirror, topic).is_some_and(|topic| {
+                topic.desired != DesiredState::Stopped || !topic.restored_configs.is_empty()
+            });
+            if unfinished {
                 return Err(Refusal::NotEmpty(Arc::clone(topic)));
             }
         }

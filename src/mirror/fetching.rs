@@ -273,7 +273,14 @@ impl Mirror {
                 return;
             }
         };
-        self.parts.source_contact.answered();
+        // A broker that knows nothing of what was asked may be of another cluster: that is no sign of life of the source.
+        let refused = outcome
+            .partitions
+            .iter()
+            .filter(|p| !p.error_code.is_none());
+        if refused.count() < wanted.len() {
+            self.parts.source_contact.answered();
+        }
         self.parts
             .metrics
             .fetch_requests

@@ -253,6 +253,11 @@ impl KafkaCluster {
         SocketAddr::from(([127, 0, 0, 1], self.nodes()[&id].internal_port))
     }
 
+    /// The port of a broker's clients' listener itself, never that of its proxy.
+    pub fn client_port(&self, id: i32) -> u16 {
+        self.nodes()[&id].client_port
+    }
+
     /// Process id of a node that runs.
     pub fn pid(&self, id: i32) -> Option<u32> {
         self.nodes()[&id].child.as_ref().map(Child::id)

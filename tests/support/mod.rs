@@ -20,6 +20,7 @@ pub mod daemon;
 pub mod fake_broker;
 pub mod kafka;
 pub mod nodes;
+pub mod operate;
 pub mod pairs;
 pub mod process;
 pub mod producer;

@@ -183,6 +183,9 @@ struct Topic {
     deleted: bool,
     /// The state topic has shown that it failed for good.
     blamed: bool,
+    /// State epoch of the record by which its configs were last restored: what is read later than that was done is not done
+    /// again.
+    restored_by: Option<i32>,
     /// The last reason that was logged.
     said: Option<String>,
 }
@@ -198,6 +201,7 @@ impl Topic {
             missed_at_destination: 0,
             deleted: false,
             blamed: false,
+            restored_by: None,
             said: None,
         }
     }
@@ -340,6 +344,9 @@ impl Keeper {
                     known.entry.gate = TopicGate::Unheld;
                 }
                 if let Err(trouble) = result {
+                    if let Some(known) = self.topics.get_mut(&topic) {
+                        known.restored_by = None;
+                    }
                     self.trouble(&topic, trouble);
                     self.look_at_stopped = Some(Instant::now() + RETRIES.cap);
                 }
@@ -392,7 +399,7 @@ impl Keeper {
             self.try_again_soon();
             return Ok(());
         };
-        if !self.is_the_same_source(source.cluster_id.as_ref()) {
+        if !self.is_the_same_source(source.cluster_id.as_ref(), destination) {
             return Ok(());
         }
         if !self.knows_the_other_side(source) {

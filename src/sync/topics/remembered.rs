@@ -24,7 +24,11 @@ const OTHER_SIDE_PATIENCE: Duration = Duration::from_secs(15);
 impl Keeper {
     /// Compares the source's cluster id with the one that is pinned, and pins it at first contact. Another cluster under the
     /// source's address halts the mirror until an operator says, in the configuration, that it is the right one.
-    pub(super) fn is_the_same_source(&mut self, found: Option<&Arc<str>>) -> bool {
+    pub(super) fn is_the_same_source(
+        &mut self,
+        found: Option<&Arc<str>>,
+        destination: &Metadata,
+    ) -> bool {
         let Some(found) = found else {
             return true;
         };
@@ -61,6 +65,8 @@ impl Keeper {
             error!(mirror = %self.stage.mirror, %reason, "mirror halted");
             self.another_source = Some(reason.clone());
         }
+        // What is known from earlier is shown and can be stopped, as while there is no source at all.
+        self.take_seeded(destination);
         let names: Vec<_> = self.topics.keys().cloned().collect();
         for name in names {
             if let Some(topic) = self.topics.get_mut(&name) {
@@ -256,8 +262,10 @@ impl Keeper {
                 let found = model.partition(&key);
                 found.is_some_and(|found| found.state == PartitionState::Stopped)
             };
-            if topic.ready && (0..topic.entry.partitions).all(stopped) {
+            let done = topic.restored_by == Some(value.state_epoch);
+            if topic.ready && !done && (0..topic.entry.partitions).all(stopped) {
                 topic.busy = true;
+                topic.restored_by = Some(value.state_epoch);
                 self.waiting
                     .push_back(Work::Restore(Arc::clone(&name), value));
             }
