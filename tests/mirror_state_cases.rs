@@ -798,7 +798,7 @@ async fn s12_attempts_are_counted_over_restarts_until_they_are_used_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s12_a_source_that_is_away_for_a_while_fails_nothing() {
+async fn a_source_that_is_away_for_a_while_fails_nothing() {
     const PARTITIONS: i32 = 4;
     let turn = proxied_source().await;
     let (source, destination) = (turn.source, turn.destination);
@@ -942,7 +942,7 @@ async fn stop_and_time(daemon: &mut Daemon, topic: &str, count: usize) -> Durati
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_under_load_is_quick_with_a_live_source_and_with_a_dead_one() {
+async fn stops_under_load_are_quick_with_a_live_source_and_with_a_dead_one() {
     const QUICK: Duration = Duration::from_secs(3);
     let partitions: i32 = scaled(40, 200);
     let turn = proxied_source().await;
