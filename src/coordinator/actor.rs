@@ -29,6 +29,9 @@ const RETRIES: Backoff = Backoff {
     cap: Duration::from_secs(5),
 };
 
+/// Loads that fail in a row before an operator is told: an election takes fewer.
+const FAILURES_SAID: u32 = 8;
+
 /// After somebody else has taken over a partition that is still ours by the group's word: they know by then.
 const DEPOSED_PAUSE: Duration = Duration::from_secs(5);
 
@@ -92,6 +95,12 @@ impl Actor {
                 Ok(()) => return,
                 Err(error) => {
                     failures = failures.saturating_add(1);
+                    if failures == FAILURES_SAID {
+                        warn!(
+                            partition = self.index, error = %chain(&error),
+                            "a state partition cannot be loaded, trying until it can; nothing of its mirrors can be changed meanwhile"
+                        );
+                    }
                     debug!(
                         partition = self.index, failures, error = %chain(&error),
                         "state partition is loaded anew"

@@ -340,12 +340,18 @@ impl Mirror {
                     .filter(|p| p.generation == generation)
                 {
                     partition.cursor_epoch = source_epoch;
+                    partition.incomparable = None;
                 }
                 Comparison::Equal
             }
             alignment::Alignment::Stop(failure) => Comparison::Differs(failure.to_string()),
             alignment::Alignment::Unavailable(words) => {
-                if let Some(partition) = self.partitions.get(&key) {
+                if let Some(partition) = self
+                    .partitions
+                    .get_mut(&key)
+                    .filter(|p| p.generation == generation)
+                {
+                    partition.incomparable = Some(format!("cannot compare both logs yet: {words}"));
                     let name = &partition.name;
                     debug!(mirror = %self.name, topic = %name.topic, partition = name.partition, %words, "cannot compare yet");
                 }

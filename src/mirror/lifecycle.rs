@@ -178,6 +178,10 @@ impl Mirror {
         let Some(partition) = self.partitions.get(&key) else {
             return;
         };
+        // What is to be done is its next owner's to decide.
+        if partition.course == Course::Leave {
+            return;
+        }
         let state = partition.recorded.value.state;
         match (partition.desired, state) {
             (DesiredState::Stopped, S::Stopped) => self.rest(key),
@@ -232,7 +236,8 @@ impl Mirror {
         let Some(partition) = self.partitions.get_mut(&key) else {
             return;
         };
-        if partition.failure.is_some() {
+        // Its retry is planned already, unless it was laid to rest since.
+        if partition.failure.is_some() && partition.course != Course::Rest {
             return;
         }
         let value = &partition.recorded.value;

@@ -125,6 +125,8 @@ pub(super) struct Partition {
     /// When the destination last had all that the source had decided.
     pub(super) equal_at: Instant,
     pub(super) failure: Option<Failure>,
+    /// Why the logs cannot be compared now, while that is so.
+    pub(super) incomparable: Option<String>,
     /// Retries since something was last appended.
     pub(super) attempts: u32,
     pub(super) metrics: PartitionMetrics,
@@ -175,6 +177,7 @@ impl Partition {
             source_heard_at: Instant::now(),
             equal_at: Instant::now(),
             failure: None,
+            incomparable: None,
             attempts: 0,
             metrics,
         }
@@ -186,6 +189,7 @@ impl Partition {
         self.generation = self.generation.saturating_add(1);
         self.round = self.round.saturating_add(1);
         self.failure = None;
+        self.incomparable = None;
         self.blocked = None;
         self.refusal = None;
         self.damaged = 0;
@@ -334,7 +338,10 @@ impl Partition {
             PartitionState::EpochFencing => {
                 "waits for the source's new leader to say that it has what was copied"
             }
-            _ => return self.failure.as_ref().map(|failure| failure.reason.clone()),
+            _ => {
+                let failure = self.failure.as_ref().map(|failure| &failure.reason);
+                return failure.or(self.incomparable.as_ref()).cloned();
+            }
         };
         Some(waits.to_owned())
     }

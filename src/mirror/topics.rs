@@ -171,6 +171,9 @@ impl Mirror {
             self.stop_without_the_rest(key, &reason);
             return;
         }
+        if partition.course == Course::Rest {
+            partition.course = Course::Mirror;
+        }
         let attempt = partition.attempts;
         let pause = (!permanent && retried_here && !policy.exhausted(attempt))
             .then(|| policy.delay(attempt, rand::random()));
