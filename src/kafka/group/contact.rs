@@ -19,6 +19,9 @@ use crate::wire::schema::Request;
 /// begun, and until it has, what moves is nobody's.
 pub(super) const MOVING_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Failures in a row before an operator is told.
+const FAILURES_SAID: u32 = 7;
+
 impl GroupMember {
     /// Shows the coordinator that we live. An error is a reason to join again; a coordinator that cannot be asked is none.
     pub(super) async fn heartbeat(&mut self) -> Result<(), Trouble> {
@@ -157,8 +160,9 @@ impl GroupMember {
     pub(super) fn failed(&mut self, error: &CallError) {
         self.failures = self.failures.saturating_add(1);
         let words = chain(error);
-        // A coordinator that moves or a connection that broke is nothing to speak of if the next try succeeds.
-        if self.failures >= 3 && !self.said {
+        // A coordinator that moves, a connection that broke or a cluster that is new (its topic of groups is being made) is nothing
+        // to speak of if one of the next tries succeeds, within about two seconds.
+        if self.failures >= FAILURES_SAID && !self.said {
             self.said = true;
             warn!(group = %self.options.group_id, error = %words, "cannot take part in the group, trying until it can");
         } else {
