@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tracing::info;
 
+use super::lifecycle::{Course, Stop};
 use super::{Mirror, SUMMARY_EVERY, TICK};
 use crate::domain::desired::TopicGate;
 use crate::domain::state::PartitionState;
@@ -62,7 +63,12 @@ impl Mirror {
         for key in waiting {
             self.begin_mirroring(key);
         }
-        let stopping: Vec<_> = self.partitions.keys().copied().collect();
+        let stopping: Vec<_> = self
+            .partitions
+            .iter()
+            .filter(|(_, partition)| matches!(partition.course, Course::Stop(Stop::CatchUp { .. })))
+            .map(|(key, _)| *key)
+            .collect();
         for key in stopping {
             self.stop_caught_up(key);
         }
