@@ -13,6 +13,7 @@
 #[cfg(test)]
 mod support;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -278,16 +279,21 @@ async fn a_mirror_is_deleted_only_when_all_is_stopped_and_nothing_is_left_of_it(
     let state = state_topic(&[&topic]);
     poll_until("only tombstones are left", SOON, async || {
         let lines = read_all(&destination.bootstrap(), &state, "read_committed").await;
-        // Type 2, mirror "test", the topic; the last record of a key counts.
-        let of_partition: Vec<_> = lines.iter().filter(|line| line.contains(&topic)).collect();
-        let last = of_partition
-            .last()
-            .map(|line| (*line).clone())
-            .unwrap_or_default();
-        if last.contains("value null") || last.ends_with("null") {
+        // The last record of a key counts.
+        let mut last: BTreeMap<String, (i64, bool)> = BTreeMap::new();
+        for line in lines.iter().filter(|line| line.contains(&topic)) {
+            let (_, rest) = line.split_once(": offset ").unwrap();
+            let (offset, rest) = rest.split_once(',').unwrap();
+            let (_, rest) = rest.split_once("key ").unwrap();
+            let (key, value) = rest.split_once(", value ").unwrap();
+            let found = (offset.parse().unwrap(), value.starts_with("null"));
+            let known = last.entry(key.to_owned()).or_insert(found);
+            *known = found.max(*known);
+        }
+        if !last.is_empty() && last.values().all(|(_, removed)| *removed) {
             Ok(())
         } else {
-            Err(format!("{of_partition:#?}"))
+            Err(format!("{last:#?}"))
         }
     })
     .await;

@@ -48,8 +48,8 @@ use crate::metrics::Metrics;
 /// Requests that wait for one state partition.
 const QUEUE: usize = 1024;
 
-/// News of the state topic are looked at this often at most for mirrors that are being deleted.
-const FORGET_PAUSE: Duration = Duration::from_millis(200);
+/// A mirror that is being deleted is forgotten after this: everybody must have seen the mark by then, or would begin it anew.
+const FORGET_PAUSE: Duration = Duration::from_secs(2);
 
 /// Pauses between looks at the state topic while it cannot be used.
 const RETRIES: Backoff = Backoff {
@@ -166,6 +166,7 @@ impl Coordinators {
         let mut membership = self.parts.group.membership();
         let mut changes = self.model.watch();
         let mut look_at = None;
+        let mut marked = BTreeMap::new();
         loop {
             let now = Arc::clone(&membership.borrow_and_update());
             self.seat(&now.state, &mut running, &mut actors, &stop);
@@ -185,8 +186,8 @@ impl Coordinators {
                     look_at = Some(Instant::now() + FORGET_PAUSE);
                 }
                 () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
-                    look_at = None;
-                    self.forget_deleted(&now.state);
+                    let again = self.forget_deleted(&now.state, &mut marked);
+                    look_at = again.then(|| Instant::now() + FORGET_PAUSE);
                 }
             }
         }
@@ -205,10 +206,24 @@ impl Coordinators {
     }
 
     /// Removes what is left in our state partitions of mirrors that are being deleted: a mirror's own record goes last.
-    fn forget_deleted(&self, own: &BTreeSet<i32>) {
-        let deleting = self.model.mirrors();
-        let deleting = deleting.iter().filter(|(_, value)| value.deleting);
-        for (mirror, _) in deleting {
+    /// True if some of it is not due yet.
+    fn forget_deleted(
+        &self,
+        own: &BTreeSet<i32>,
+        marked: &mut BTreeMap<Arc<str>, Instant>,
+    ) -> bool {
+        let mut again = false;
+        let mut deleting = self.model.mirrors();
+        deleting.retain(|_, value| value.deleting);
+        marked.retain(|mirror, _| deleting.contains_key(mirror));
+        for mirror in deleting.keys() {
+            let since = *marked
+                .entry(Arc::clone(mirror))
+                .or_insert_with(Instant::now);
+            if since.elapsed() < FORGET_PAUSE {
+                again = true;
+                continue;
+            }
             let home = route::of_mirror(mirror, self.parts.topic.partitions);
             let places = self.model.places_of(mirror);
             let seats = self.seats.borrow();
@@ -226,6 +241,7 @@ impl Coordinators {
                 let _asked = seat.jobs.try_send(job);
             }
         }
+        again
     }
 
     /// Starts the actors of partitions that became ours and ends those of others.

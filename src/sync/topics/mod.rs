@@ -427,7 +427,7 @@ impl Keeper {
             return;
         };
         topic.hold_wanted = true;
-        let wanted = self.desired(name) == DesiredState::Mirroring;
+        let wanted = !self.deleted && self.desired(name) == DesiredState::Mirroring;
         let Some(topic) = self.topics.get_mut(name).filter(|_| wanted) else {
             return;
         };

@@ -239,6 +239,12 @@ impl Keeper {
     /// Topics all of whose partitions are STOPPED get back the configs that they are to have.
     pub(super) fn look_at_states(&mut self) {
         let model = self.stage.states.model().clone();
+        // Seen here at the latest: the mark is removed again once all else is.
+        let mirror = model.mirror(&self.stage.mirror);
+        self.deleted |= mirror.is_some_and(|mirror| mirror.deleting);
+        if self.deleted {
+            return;
+        }
         self.forgive_recovered();
         if !self.coordinates() {
             return;
