@@ -15,7 +15,7 @@ mod support;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use support::checker::{CheckOptions, assert_equal, ends, read_all, wait_for_same_end};
+use support::checker::{ends, read_all};
 use support::daemon::{Daemon, config};
 use support::kafka::{ClusterOptions, ConfigOf, KafkaCluster, shared_pair, unique};
 use support::pairs::{Pair, Turn, take_turn};
@@ -26,6 +26,7 @@ use support::proxy::{Action, Rule};
 use support::raw::{FETCH, PRODUCE, at_offset, fixture, on_records_with, position, produce_raw};
 use support::segments::{assert_same_batches, batches};
 use support::status::{is_in, scaled, wait_failed, wait_mirrored};
+use support::steps::{arrives, produce};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -52,21 +53,6 @@ fn start(
         topics,
         extra,
     ))
-}
-
-/// Waits until both sides end equally and compares them.
-async fn arrives(source: &KafkaCluster, destination: &KafkaCluster, topics: &[&str]) {
-    let (from, to) = (source.direct_bootstrap(), destination.direct_bootstrap());
-    wait_for_same_end(&from, &to, topics, SOON).await;
-    assert_equal(&from, &to, topics, &CheckOptions::default()).await;
-}
-
-async fn produce(cluster: &KafkaCluster, topic: &str, partition: i32, records: &[TestRecord]) {
-    let options = ProducerOptions::default();
-    Producer::new(&cluster.direct_bootstrap(), &options)
-        .await
-        .produce(topic, partition, records)
-        .await;
 }
 
 async fn end(cluster: &KafkaCluster, topic: &str, partition: i32) -> i64 {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use tokio::time::Instant;
 
-use support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
+use support::checker::{ends, wait_for_same_end};
 use support::daemon::{Daemon, config, series};
 use support::kafka::{ClusterOptions, KafkaCluster, shared_pair, unique};
 use support::poll_until;
@@ -26,31 +26,9 @@ use support::producer::{Load, Producer, ProducerOptions, TestRecord, records};
 use support::status::{
     Progress, count, is_in, partition, partitions, scaled, wait_failed, wait_mirrored,
 };
+use support::steps::{arrives, produce, start};
 
 const SOON: Duration = Duration::from_secs(60);
-
-fn start(source: &KafkaCluster, destination: &KafkaCluster, topics: &[&str]) -> Daemon {
-    Daemon::start(&config(
-        &source.bootstrap(),
-        &destination.bootstrap(),
-        topics,
-        "",
-    ))
-}
-
-async fn arrives(source: &KafkaCluster, destination: &KafkaCluster, topics: &[&str]) {
-    let (from, to) = (source.direct_bootstrap(), destination.direct_bootstrap());
-    wait_for_same_end(&from, &to, topics, SOON).await;
-    assert_equal(&from, &to, topics, &CheckOptions::default()).await;
-}
-
-async fn produce(cluster: &KafkaCluster, topic: &str, partition: i32, records: &[TestRecord]) {
-    let options = ProducerOptions::default();
-    Producer::new(&cluster.direct_bootstrap(), &options)
-        .await
-        .produce(topic, partition, records)
-        .await;
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn o01_a_restarted_destination_broker_stops_only_its_own_partitions() {

@@ -14,10 +14,9 @@
 #[cfg(test)]
 mod support;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
+use support::checker::{CheckOptions, assert_equal, wait_for_same_end};
 use support::daemon::{Daemon, config};
 use support::kafka::{KafkaCluster, shared_pair, unique};
 use support::operate::{described, done};
@@ -25,6 +24,7 @@ use support::poll_until;
 use support::process::signal;
 use support::producer::Load;
 use support::status::{count, partitions};
+use support::steps::all_ends;
 use tokio::time::Instant;
 
 const PARTITIONS: i32 = 12;
@@ -66,11 +66,6 @@ async fn wait_shared(sidecars: &mut [(&mut Daemon, usize)]) {
         }
     })
     .await;
-}
-
-async fn all_ends(cluster: &KafkaCluster, topic: &str) -> BTreeMap<i32, i64> {
-    let found = ends(&cluster.bootstrap(), topic, "read_uncommitted").await;
-    found.into_iter().map(|(p, (_, end))| (p, end)).collect()
 }
 
 /// Waits until every partition has grown, and says how long that took.

@@ -30,7 +30,7 @@ use kafka_protocol::records::{
     Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType,
 };
 use serde_json::Value;
-use support::checker::{CheckOptions, assert_equal, ends, read_all, wait_for_same_end};
+use support::checker::read_all;
 use support::daemon::{Daemon, config, state_topic};
 use support::kafka::{ClusterOptions, ConfigOf, KafkaCluster, shared_pair, unique};
 use support::operate::{delete_when_restored, described, done};
@@ -40,7 +40,8 @@ use support::producer::{Load, Producer, ProducerOptions, TestRecord, records};
 use support::proxy::{Action, Mode, Replace, Rule};
 use support::raw::{FETCH, on_records_with, position, produce_raw};
 use support::segments::batches;
-use support::status::{is_in, partitions, reason, scaled, wait_failed, wait_mirrored};
+use support::status::{partitions, reason, scaled, wait_failed, wait_mirrored};
+use support::steps::{all_ends, arrives, end, end_of, produce, restart, start, wait_in};
 use tokio::time::Instant;
 use truemirror::domain::route;
 use truemirror::domain::state::PartitionState;
@@ -79,54 +80,6 @@ async fn proxied_source() -> Turn {
     proxy.set_upstream(1, source.client_port(1));
     proxy.set_mode_of_all(Mode::Pass);
     turn
-}
-
-fn start(source: &KafkaCluster, destination: &KafkaCluster, topics: &[&str]) -> Daemon {
-    Daemon::start(&config(
-        &source.bootstrap(),
-        &destination.bootstrap(),
-        topics,
-        "",
-    ))
-}
-
-async fn produce(cluster: &KafkaCluster, topic: &str, partition: i32, records: &[TestRecord]) {
-    Producer::new(&cluster.direct_bootstrap(), &ProducerOptions::default())
-        .await
-        .produce(topic, partition, records)
-        .await;
-}
-
-async fn arrives(source: &KafkaCluster, destination: &KafkaCluster, topics: &[&str]) {
-    let (from, to) = (source.direct_bootstrap(), destination.direct_bootstrap());
-    wait_for_same_end(&from, &to, topics, SOON).await;
-    assert_equal(&from, &to, topics, &CheckOptions::default()).await;
-}
-
-async fn all_ends(cluster: &KafkaCluster, topic: &str) -> BTreeMap<i32, i64> {
-    let found = ends(&cluster.direct_bootstrap(), topic, "read_uncommitted").await;
-    found.into_iter().map(|(p, (_, end))| (p, end)).collect()
-}
-
-async fn end_of(cluster: &KafkaCluster, topic: &str) -> i64 {
-    all_ends(cluster, topic).await[&0]
-}
-
-async fn wait_in(daemon: &mut Daemon, topic: &str, index: i32, state: &str) -> Value {
-    let what = format!("{topic}-{index} {state}");
-    daemon
-        .wait_until(&what, SOON, |status| is_in(status, topic, index, state))
-        .await
-}
-
-async fn end(daemon: &mut Daemon) {
-    let ended = daemon.terminate(Duration::from_secs(15)).await;
-    assert_eq!(ended.code(), Some(0), "{:#?}", daemon.log());
-}
-
-async fn restart(daemon: &mut Daemon) {
-    end(daemon).await;
-    daemon.start_again();
 }
 
 /// Changes the configuration of a daemon that does not run.

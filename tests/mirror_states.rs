@@ -17,47 +17,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::checker::{CheckOptions, assert_equal, ends, read_all, wait_for_same_end};
+use support::checker::{CheckOptions, assert_equal, read_all, wait_for_same_end};
 use support::daemon::{Daemon, config, state_topic};
-use support::kafka::{ConfigOf, KafkaCluster, shared_pair, unique};
+use support::kafka::{ConfigOf, shared_pair, unique};
 use support::operate::{delete_when_restored, done, operate, refused, text};
 use support::poll_until;
-use support::producer::{Load, Producer, ProducerOptions, TestRecord, records};
+use support::producer::{Load, records};
 use support::status::{is_in, partition, reason, wait_failed, wait_mirrored};
+use support::steps::{end_of, produce, restart, start, wait_in};
 use tokio::time::Instant;
 
 const SOON: Duration = Duration::from_secs(60);
-
-async fn produce(cluster: &KafkaCluster, topic: &str, records: &[TestRecord]) {
-    let producer = Producer::new(&cluster.bootstrap(), &ProducerOptions::default()).await;
-    producer.produce(topic, 0, records).await;
-}
-
-fn start(source: &KafkaCluster, destination: &KafkaCluster, topics: &[&str]) -> Daemon {
-    Daemon::start(&config(
-        &source.bootstrap(),
-        &destination.bootstrap(),
-        topics,
-        "",
-    ))
-}
-
-async fn wait_in(daemon: &mut Daemon, topic: &str, index: i32, state: &str) -> Value {
-    let what = format!("{topic}-{index} {state}");
-    daemon
-        .wait_until(&what, SOON, |status| is_in(status, topic, index, state))
-        .await
-}
-
-async fn end_of(cluster: &KafkaCluster, topic: &str) -> i64 {
-    ends(&cluster.bootstrap(), topic, "read_uncommitted").await[&0].1
-}
-
-async fn restart(daemon: &mut Daemon) {
-    let ended = daemon.terminate(Duration::from_secs(10)).await;
-    assert_eq!(ended.code(), Some(0), "{:#?}", daemon.log());
-    daemon.start_again();
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_topic_stands_still_over_restarts_until_it_is_resumed() {
@@ -65,7 +35,7 @@ async fn a_paused_topic_stands_still_over_restarts_until_it_is_resumed() {
     let (paused, other) = (unique("paused"), unique("other"));
     for topic in [&paused, &other] {
         source.create_topic(topic, 1, 1, &[]).await;
-        produce(source, topic, &records(1, 100)).await;
+        produce(source, topic, 0, &records(1, 100)).await;
     }
     let mut daemon = start(source, destination, &[&paused, &other]);
     for topic in [&paused, &other] {
@@ -104,7 +74,7 @@ async fn a_paused_topic_stands_still_over_restarts_until_it_is_resumed() {
     .await;
     restart(&mut daemon).await;
     for topic in [&paused, &other] {
-        produce(source, topic, &records(2, 50)).await;
+        produce(source, topic, 0, &records(2, 50)).await;
     }
     wait_in(&mut daemon, &paused, 0, "PAUSED").await;
     let (from, to) = (source.bootstrap(), destination.bootstrap());
@@ -138,7 +108,7 @@ async fn a_stopped_topic_has_everything_is_writable_and_has_its_own_configs_back
         ("max.message.bytes", "2000000"),
     ];
     source.create_topic(&topic, 1, 1, &own).await;
-    produce(source, &topic, &records(1, 100)).await;
+    produce(source, &topic, 0, &records(1, 100)).await;
     let mut daemon = start(source, destination, &[&topic]);
     wait_mirrored(&mut daemon, &topic, 0, SOON).await;
     let held = destination
@@ -199,7 +169,7 @@ async fn a_stopped_topic_has_everything_is_writable_and_has_its_own_configs_back
         }
     })
     .await;
-    produce(destination, &topic, &records(3, 10)).await;
+    produce(destination, &topic, 0, &records(3, 10)).await;
     assert_eq!(end_of(destination, &topic).await, end + 10);
     restart(&mut daemon).await;
     wait_in(&mut daemon, &topic, 0, "STOPPED").await;
@@ -217,11 +187,11 @@ async fn a_failure_and_its_reason_survive_a_restart_and_recover_brings_the_parti
     let (source, destination) = shared_pair().await;
     let topic = unique("foreign");
     source.create_topic(&topic, 1, 1, &[]).await;
-    produce(source, &topic, &records(1, 10)).await;
+    produce(source, &topic, 0, &records(1, 10)).await;
     let mut daemon = start(source, destination, &[&topic]);
     wait_mirrored(&mut daemon, &topic, 0, SOON).await;
-    produce(destination, &topic, &records(9, 1)).await;
-    produce(source, &topic, &records(2, 10)).await;
+    produce(destination, &topic, 0, &records(9, 1)).await;
+    produce(source, &topic, 0, &records(2, 10)).await;
     let why = wait_failed(&mut daemon, &topic, 0, &["another writer"], SOON).await;
     poll_until("it is written down", SOON, async || {
         let shown = done(&mut daemon, &["describe", "--failed", "--json"]).await;
@@ -262,7 +232,7 @@ async fn a_mirror_is_deleted_only_when_all_is_stopped_and_nothing_is_left_of_it(
     let (source, destination) = shared_pair().await;
     let topic = unique("deleted");
     source.create_topic(&topic, 1, 1, &[]).await;
-    produce(source, &topic, &records(1, 10)).await;
+    produce(source, &topic, 0, &records(1, 10)).await;
     let mut daemon = start(source, destination, &[&topic]);
     wait_mirrored(&mut daemon, &topic, 0, SOON).await;
     let delete = ["delete", "--mirror", "test"];
@@ -298,7 +268,7 @@ async fn a_mirror_is_deleted_only_when_all_is_stopped_and_nothing_is_left_of_it(
     })
     .await;
     let end = end_of(destination, &topic).await;
-    produce(source, &topic, &records(2, 10)).await;
+    produce(source, &topic, 0, &records(2, 10)).await;
     restart_without_its_mirror(&mut daemon, &topic).await;
     let listed = done(&mut daemon, &["list"]).await;
     assert!(!listed.contains(&topic), "{listed}");
@@ -357,12 +327,12 @@ async fn mirrors_in_a_circle_are_refused_and_the_first_goes_on() {
     let (source, destination) = shared_pair().await;
     let topic = unique("circle");
     source.create_topic(&topic, 1, 1, &[]).await;
-    produce(source, &topic, &records(1, 20)).await;
+    produce(source, &topic, 0, &records(1, 20)).await;
     let mut first = start(source, destination, &[&topic]);
     wait_mirrored(&mut first, &topic, 0, SOON).await;
     let mut second = start(destination, source, &[&topic]);
     wait_failed(&mut second, &topic, 0, &["mirror loop", "test"], SOON).await;
-    produce(source, &topic, &records(2, 20)).await;
+    produce(source, &topic, 0, &records(2, 20)).await;
     let (from, to) = (source.bootstrap(), destination.bootstrap());
     wait_for_same_end(&from, &to, &[&topic], SOON).await;
     assert_eq!(end_of(source, &topic).await, 40);
@@ -375,7 +345,7 @@ async fn a_topic_that_two_mirrors_want_is_had_by_one() {
     let (source, destination) = shared_pair().await;
     let topic = unique("wanted");
     source.create_topic(&topic, 1, 1, &[]).await;
-    produce(source, &topic, &records(1, 20)).await;
+    produce(source, &topic, 0, &records(1, 20)).await;
     let text = config(&source.bootstrap(), &destination.bootstrap(), &[&topic], "");
     let mirror = text.split("[[mirror]]").nth(1).unwrap();
     let twice = format!(
@@ -390,7 +360,7 @@ async fn a_topic_that_two_mirrors_want_is_had_by_one() {
             errors.contains("mirror test mirrors this topic")
         })
         .await;
-    produce(source, &topic, &records(2, 20)).await;
+    produce(source, &topic, 0, &records(2, 20)).await;
     let (from, to) = (source.bootstrap(), destination.bootstrap());
     wait_for_same_end(&from, &to, &[&topic], SOON).await;
     assert_equal(&from, &to, &[&topic], &CheckOptions::default()).await;

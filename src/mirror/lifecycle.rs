@@ -198,9 +198,14 @@ impl Mirror {
                 self.save(key, to(S::LogTruncation));
             }
             (DesiredState::Mirroring, S::LogTruncation | S::EpochFencing | S::Mirroring) => {
-                let working = partition.course == Course::Mirror && partition.failure.is_none();
-                if !working {
-                    self.start(key);
+                match &partition.failure {
+                    None if partition.course == Course::Mirror => {}
+                    // What the log has is older: the failure was found before that was read.
+                    Some(failure) if failure.of_topic && failure.permanent => {
+                        let write = failed(&failure.reason, None);
+                        self.save(key, write);
+                    }
+                    _ => self.start(key),
                 }
             }
         }
@@ -529,6 +534,16 @@ async fn read_one(
     answer
         .unwrap_or(Err(Unavailable::NoCoordinator))
         .map(|(state, _)| state)
+}
+
+/// The write of FAILED with how often a partition was tried; `None` for one that only a person can help.
+pub(super) fn failed(reason: &str, attempts: Option<u32>) -> PartitionWrite {
+    let counted = |attempts| i16::try_from(attempts).unwrap_or(i16::MAX);
+    PartitionWrite {
+        error_message: Some(reason.into()),
+        retry_attempt: Some(attempts.map_or(-1, counted)),
+        ..to(PartitionState::Failed)
+    }
 }
 
 /// A write that only changes the state.

@@ -7,12 +7,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, error};
 
-use super::lifecycle::{Course, to};
+use super::lifecycle::{Course, failed};
 use super::partition::{Failure, Partition, PartitionKey};
 use super::{Alarm, Mirror, PRODUCER_EXPIRATION};
 use crate::domain::append::{AppendConfig, producer_id};
 use crate::domain::desired::{TopicEntry, TopicGate};
-use crate::domain::shard::PartitionWrite;
 use crate::domain::state::{DesiredState, PartitionState};
 use crate::domain::types::TopicPartition;
 
@@ -195,16 +194,9 @@ impl Mirror {
         });
         partition.enter(PartitionState::Failed);
         let (name, generation) = (partition.name.clone(), partition.generation);
-        let attempts = i16::try_from(partition.attempts).unwrap_or(i16::MAX);
         if permanent || retried_here {
-            self.save(
-                key,
-                PartitionWrite {
-                    error_message: Some(reason.as_str().into()),
-                    retry_attempt: Some(if permanent { -1 } else { attempts }),
-                    ..to(PartitionState::Failed)
-                },
-            );
+            let attempts = (!permanent).then_some(partition.attempts);
+            self.save(key, failed(&reason, attempts));
         }
         self.parts
             .metrics

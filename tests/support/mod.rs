@@ -28,6 +28,7 @@ pub mod proxy;
 pub mod raw;
 pub mod segments;
 pub mod status;
+pub mod steps;
 
 use std::time::Duration;
 

@@ -1,0 +1,71 @@
+//! What most tests of the daemon do between their assertions: start it, write records, wait for them, look at ends. Clients go to the
+//! brokers beside a proxy, the daemon through it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
+use super::daemon::{Daemon, config};
+use super::kafka::KafkaCluster;
+use super::producer::{Producer, ProducerOptions, TestRecord};
+use super::status::is_in;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// A daemon with the usual configuration.
+pub fn start(source: &KafkaCluster, destination: &KafkaCluster, topics: &[&str]) -> Daemon {
+    Daemon::start(&config(
+        &source.bootstrap(),
+        &destination.bootstrap(),
+        topics,
+        "",
+    ))
+}
+
+/// Ends it in order, and starts it again.
+pub async fn restart(daemon: &mut Daemon) {
+    end(daemon).await;
+    daemon.start_again();
+}
+
+/// Ends it in order.
+pub async fn end(daemon: &mut Daemon) {
+    let ended = daemon.terminate(Duration::from_secs(10)).await;
+    assert_eq!(ended.code(), Some(0), "{:#?}", daemon.log());
+}
+
+/// Writes records with the usual producer.
+pub async fn produce(cluster: &KafkaCluster, topic: &str, partition: i32, records: &[TestRecord]) {
+    Producer::new(&cluster.direct_bootstrap(), &ProducerOptions::default())
+        .await
+        .produce(topic, partition, records)
+        .await;
+}
+
+/// Waits until both sides end at the same offsets, and compares every record.
+pub async fn arrives(source: &KafkaCluster, destination: &KafkaCluster, topics: &[&str]) {
+    let (from, to) = (source.direct_bootstrap(), destination.direct_bootstrap());
+    wait_for_same_end(&from, &to, topics, SOON).await;
+    assert_equal(&from, &to, topics, &CheckOptions::default()).await;
+}
+
+/// The end offset of every partition, control records included.
+pub async fn all_ends(cluster: &KafkaCluster, topic: &str) -> BTreeMap<i32, i64> {
+    let found = ends(&cluster.direct_bootstrap(), topic, "read_uncommitted").await;
+    found.into_iter().map(|(p, (_, end))| (p, end)).collect()
+}
+
+/// The end offset of partition 0.
+pub async fn end_of(cluster: &KafkaCluster, topic: &str) -> i64 {
+    all_ends(cluster, topic).await[&0]
+}
+
+/// Waits until a partition of the first mirror is in this state.
+pub async fn wait_in(daemon: &mut Daemon, topic: &str, index: i32, state: &str) -> Value {
+    let what = format!("{topic}-{index} {state}");
+    daemon
+        .wait_until(&what, SOON, |status| is_in(status, topic, index, state))
+        .await
+}
