@@ -14,9 +14,9 @@
 //!                                  alignment: both logs compared below the end
 //! ```
 //!
-//! [`app`] builds the parts and owns their lives. For each mirror there are two tasks: [`sync`] prepares topics and says in a
-//! [`domain::desired::TopicSet`] how far each is; [`mirror`] is one event loop that owns all partitions of the mirror. What
-//! waits (a fetch, an append, a question) is a future that ends as an event of that loop, so that no partition is ever shared.
+//! [`app`] builds the parts and owns their lives, and puts the mirrors of a changed file in force. For each mirror there are two
+//! tasks: [`sync`] prepares topics and says in a [`domain::desired::TopicSet`] how far each is; [`mirror`] is one event loop that
+//! owns all partitions of the mirror. What waits (a fetch, an append, a question) is a future that ends as an event of that loop, so that no partition is ever shared.
 //! What a partition does next is decided by a pure state machine, [`domain::append`].
 //!
 //! # States

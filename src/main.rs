@@ -39,7 +39,8 @@ fn main() -> ExitCode {
 
 fn run(args: &ConfigArgs) -> Result<u8, u8> {
     let (config, runtime) = prepare(args, None)?;
-    runtime.block_on(app::run(config)).map_err(|reason| {
+    let running = app::run(config, &args.config);
+    runtime.block_on(running).map_err(|reason| {
         error!(error = %chain(&reason), "ended");
         if reason.is_bad_config() {
             exit::BAD_CONFIG

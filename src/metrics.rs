@@ -3,7 +3,9 @@
 //! Names have the prefix `truemirror_`, base units, and `_total` for counters. Handles of one partition are looked up once
 //! ([`Metrics::partition`]) and its series go when it leaves ([`Metrics::remove_partition`]).
 
-use prometheus::core::Collector;
+use std::collections::HashMap;
+
+use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{
     CounterVec, Gauge, GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
@@ -96,6 +98,10 @@ pub struct Metrics {
     pub group_contact_seconds: Gauge,
     /// Members whose configuration is another than ours.
     pub config_differs: IntGauge,
+    /// 1 if the last attempt to take over a configuration was a success, 0 if it was not.
+    pub config_last_reload_successful: IntGauge,
+    /// When a configuration was last taken over, in seconds since 1970.
+    pub config_last_reload_success_timestamp_seconds: Gauge,
     /// Work that the assignment gives to nobody, as the group's leader knows.
     pub unowned_partitions: IntGauge,
     /// Destination brokers that no member stands beside.
@@ -250,6 +256,14 @@ impl Metrics {
                 "truemirror_config_differs",
                 "Members of the group whose mirrors are configured otherwise than those of this process.",
             )?,
+            config_last_reload_successful: add.int_gauge(
+                "truemirror_config_last_reload_successful",
+                "Whether the last attempt to take over a configuration was a success (1) or not (0).",
+            )?,
+            config_last_reload_success_timestamp_seconds: add.gauge(
+                "truemirror_config_last_reload_success_timestamp_seconds",
+                "When a configuration was last taken over, in seconds since 1970; at first the start of the process.",
+            )?,
             unowned_partitions: add.int_gauge(
                 "truemirror_unowned_partitions",
                 "Partitions to be worked on that the assignment gives to nobody, those on their way from one to another included; only the group's leader knows, all others say 0.",
@@ -344,6 +358,36 @@ impl Metrics {
         self.corrupt_batches.remove_label_values(&labels).ok();
     }
 
+    /// Removes every series of a mirror that is here no longer, or begins anew: its counters begin at 0 then.
+    pub fn remove_mirror(&self, mirror: &str) {
+        for gauges in [
+            &self.partition_state,
+            &self.partitions,
+            &self.lag_records,
+            &self.undecided_records,
+        ] {
+            remove_mirror(gauges, mirror);
+        }
+        for gauges in [&self.lag_seconds, &self.source_last_contact_seconds] {
+            remove_mirror(gauges, mirror);
+        }
+        remove_mirror(&self.throttle_seconds, mirror);
+        for counters in [
+            &self.records_mirrored,
+            &self.bytes_mirrored,
+            &self.batches_mirrored,
+            &self.corrupt_batches,
+            &self.fetch_requests,
+            &self.fetch_errors,
+            &self.append_errors,
+            &self.resumes,
+            &self.failures,
+            &self.reconnects,
+        ] {
+            remove_mirror(counters, mirror);
+        }
+    }
+
     /// Sets how many of `total` state partitions are loaded.
     pub fn show_state_partitions(&self, total: usize, loaded: usize) {
         let loading = total.saturating_sub(loaded);
@@ -412,6 +456,21 @@ fn with_every_outcome(writes: IntCounterVec) -> IntCounterVec {
         writes.with_label_values(&[outcome.label()]);
     }
     writes
+}
+
+/// Removes the series of `mirror` from one metric.
+fn remove_mirror<B: MetricVecBuilder>(all: &MetricVec<B>, mirror: &str) {
+    for family in all.collect() {
+        for series in family.get_metric() {
+            let labels = series.get_label().iter();
+            let labels: HashMap<&str, &str> =
+                labels.map(|label| (label.name(), label.value())).collect();
+            if labels.get("mirror") == Some(&mirror) {
+                // It was there a moment ago; that it is gone is what is wanted.
+                all.remove(&labels).ok();
+            }
+        }
+    }
 }
 
 struct Adder<'r> {

@@ -187,6 +187,7 @@ fn healthy() -> Metrics {
     metrics.brokers_without_sidecar.set(0);
     metrics.unowned_partitions.set(0);
     metrics.config_differs.set(0);
+    metrics.config_last_reload_successful.set(1);
     metrics.show_state_partitions(50, 50);
     metrics.duplicate_answers.inc_by(7);
     metrics
@@ -250,6 +251,11 @@ fn faults() -> Vec<(
             None,
         ),
         ("TruemirrorConfigDiffers", |m| m.config_differs.set(1), None),
+        (
+            "TruemirrorConfigNotReloaded",
+            |m| m.config_last_reload_successful.set(0),
+            None,
+        ),
         (
             "TruemirrorStateNotLoaded",
             |m| m.show_state_partitions(50, 49),

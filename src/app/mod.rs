@@ -1,9 +1,12 @@
 //! Builds every part, binds ports, owns the token tree, starts and stops in order. Must not hold logic of its own.
 
+mod mirrors;
+mod reload;
 mod view;
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,21 +18,19 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
+use self::mirrors::{Mirrors, Shared};
+use self::reload::Reload;
 use self::view::{MirrorView, View};
-use crate::config::{self, Config, HostPort};
+use crate::config::{Config, HostPort};
 use crate::coordinator::{CoordinatorParts, Coordinators, Handle, Sharing, StateTopic};
-use crate::domain::status::MirrorStatus;
 use crate::domain::types::BrokerId;
 use crate::http;
 use crate::kafka::cluster::{Cluster, ClusterOptions, Side};
 use crate::kafka::connect::{Address, BadAddress};
-use crate::kafka::contact::Contact;
 use crate::kafka::group::{GroupError, GroupHandle, GroupMember, GroupOptions, Identity, Wanted};
 use crate::metrics::Metrics;
-use crate::mirror::report::cluster_status;
-use crate::mirror::{self, MirrorParts};
-use crate::server::{self, ConfiguredMirror, ListenerOptions, MirrorService};
-use crate::sync::topics::{self, TopicsError, TopicsOptions};
+use crate::server::{self, ListenerOptions, MirrorService};
+use crate::sync::topics::TopicsError;
 use crate::wire::mirror_rpc::MirrorMember;
 
 /// Why the daemon could not start or did not end well.
@@ -106,18 +107,17 @@ impl AppError {
     }
 }
 
-/// Requests of a process that has ended or lost its work may still arrive for so long.
-const DRAIN: Duration = Duration::from_millis(500);
-
 /// Mirrors give up unanswered appends after 8 s; an orderly stop takes less than 10 s.
 const STOP_DEADLINE: Duration = Duration::from_millis(9_500);
 
-/// Runs the daemon until SIGTERM or SIGINT. A second signal ends the process at once.
+/// Runs the daemon until SIGTERM or SIGINT; a second signal ends the process at once. The mirrors of `path` are put in force
+/// anew at SIGHUP, and when the file has changed.
 ///
 /// # Errors
 /// [`AppError`]: the daemon could not start, or not end in order.
-pub async fn run(config: Config) -> Result<(), AppError> {
+pub async fn run(config: Config, path: &Path) -> Result<(), AppError> {
     let mut signals = Signals::new().map_err(AppError::Signals)?;
+    let hangup = signal(SignalKind::hangup()).map_err(AppError::Signals)?;
     let metrics = Metrics::new(env!("CARGO_PKG_VERSION"))?;
     metrics
         .memory_limit_bytes
@@ -148,21 +148,15 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let group = start_member(&house, identity.clone(), work, &mut parts)?;
     let (states, cluster) =
         start_coordinators(&house, &identity, &group, compared.clone(), &mut parts)?;
-    let mut mirrors = Vec::new();
-    let memory_bytes = config.limits.memory_bytes / config.mirrors.len().max(1);
-    for (mirror, compared) in config.mirrors.iter().zip(compared) {
-        mirrors.push(start_mirror(
-            &house,
-            mirror,
-            memory_bytes,
-            &states,
-            &group,
-            compared,
-            &mut parts,
-        )?);
-    }
+    let shared = Shared {
+        metrics: metrics.clone(),
+        states: states.clone(),
+        group: group.clone(),
+        stop: stop.clone(),
+    };
+    let mirrors = Mirrors::start(config.clone(), shared, compared)?;
     let sharing = Sharing {
-        mirrors: mirrors.iter().map(MirrorView::work).collect(),
+        mirrors: mirrors.work(),
         cluster,
         topic: state_topic(&config),
         model: states.model().clone(),
@@ -173,20 +167,33 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         sharing.await;
         Ok(())
     });
-    let mirrors: Arc<[MirrorView]> = mirrors.into();
+    let views = mirrors.views();
+    let (configs, reloaded) = mpsc::channel(1);
+    parts.spawn(mirrors.run(reloaded));
+    let reload = Reload {
+        path: path.to_owned(),
+        hangup,
+        metrics: metrics.clone(),
+        configs,
+    };
+    let reloading = reload.run(stop.clone());
+    parts.spawn(async move {
+        reloading.await;
+        Ok(())
+    });
     let started_at_seconds = wall_clock()
         .duration_since(UNIX_EPOCH)
         .ok()
         .map(|since| since.as_secs());
     let view = View {
-        mirrors: Arc::clone(&mirrors),
+        mirrors: views.clone(),
         this: identity.clone(),
         group: group.clone(),
         states: states.clone(),
         state_partitions: config.state.partitions,
     };
     let shown = view.status(started_at_seconds, &config);
-    let service = service(&config, &identity, &group, &states, Arc::clone(&shown));
+    let service = service(views, &identity, &group, &states, Arc::clone(&shown));
     let options = ListenerOptions::new(&config.limits);
     let listening = server::serve(peers, service, metrics.clone(), options, stop.clone());
     parts.spawn(async move {
@@ -289,21 +296,16 @@ fn cluster(
 
 /// What answers the calls of peers and operators.
 fn service(
-    config: &Config,
+    views: watch::Receiver<Arc<[MirrorView]>>,
     identity: &Identity,
     group: &GroupHandle,
     states: &Handle,
     status: http::StatusSource,
 ) -> MirrorService {
-    let mirrors = config.mirrors.iter().map(|mirror| {
-        let servers = mirror.source.bootstrap_servers.iter();
-        let servers: Vec<String> = servers.map(HostPort::to_string).collect();
-        ConfiguredMirror {
-            name: mirror.name.as_str().into(),
-            filter: mirror.topics.filter.clone(),
-            source_bootstrap: servers.join(",").into(),
-        }
-    });
+    let mirrors = move || {
+        let views = views.borrow();
+        views.iter().map(MirrorView::configured).collect()
+    };
     let (this, membership) = (identity.clone(), group.membership());
     let members = move || {
         let now = membership.borrow();
@@ -313,7 +315,7 @@ fn service(
     };
     MirrorService::new(
         states.clone(),
-        mirrors.collect(),
+        Arc::new(mirrors),
         status,
         Arc::new(members),
         Arc::clone(&identity.sidecar_id),
@@ -435,108 +437,6 @@ fn start_coordinators(
         Ok(())
     });
     Ok((handle, cluster))
-}
-
-/// Starts the two tasks of a mirror: its topics and its data path.
-fn start_mirror(
-    house: &House<'_>,
-    mirror: &config::Mirror,
-    memory_bytes: usize,
-    states: &Handle,
-    group: &GroupHandle,
-    compared: CancellationToken,
-    parts: &mut JoinSet<Result<(), AppError>>,
-) -> Result<MirrorView, AppError> {
-    let House {
-        config,
-        metrics,
-        stop,
-    } = *house;
-    let connection = &config.destination.connection;
-    let cluster = |side, servers: &[HostPort]| cluster(config, &mirror.name, side, servers);
-    let source = cluster(Side::Source, &mirror.source.bootstrap_servers)?;
-    let destination = cluster(Side::Destination, &config.destination.bootstrap_servers)?;
-    let source_contact = Arc::new(Contact::new(&mirror.name, Side::Source));
-    let destination_contact = Arc::new(Contact::new(&mirror.name, Side::Destination));
-    let (sets, topics) = watch::channel(Arc::default());
-    // A place per topic that is compared at the moment; the mirror asks again if it is full.
-    let (hold, hold_wanted) = mpsc::channel(256);
-    let first = MirrorStatus {
-        name: mirror.name.clone(),
-        source: cluster_status(
-            mirror
-                .source
-                .bootstrap_servers
-                .iter()
-                .map(HostPort::to_string)
-                .collect(),
-            None,
-            source_contact.view(),
-        ),
-        ..MirrorStatus::default()
-    };
-    let (status, shown) = watch::channel(Arc::new(first));
-    let view = MirrorView {
-        topics: topics.clone(),
-        status: shown,
-        name: mirror.name.clone(),
-        source_contact: Arc::clone(&source_contact),
-        destination_contact: Arc::clone(&destination_contact),
-        destination: destination.clone(),
-    };
-    let options = TopicsOptions {
-        mirror: mirror.name.clone(),
-        filter: mirror.topics.filter.clone(),
-        config_exclude: mirror.topics.config_exclude.clone(),
-        replication_factor: mirror.topics.replication_factor,
-        refresh_interval: mirror.metadata_refresh_interval,
-        request_timeout: connection.request_timeout,
-        state_topic: config.state.topic.as_str().into(),
-        source_cluster_id: mirror.source.cluster_id.as_deref().map(Arc::from),
-        compared,
-    };
-    let name = mirror.name.clone();
-    let preparing = topics::run(
-        options,
-        source.clone(),
-        destination.clone(),
-        Arc::clone(&source_contact),
-        destination_contact,
-        sets,
-        hold_wanted,
-        states.clone(),
-        stop.clone(),
-    );
-    parts.spawn(async move {
-        preparing.await.map_err(|source| AppError::Topics {
-            mirror: name,
-            source,
-        })
-    });
-    let copying = mirror::run(MirrorParts {
-        config: mirror.clone(),
-        memory_bytes,
-        request_timeout: connection.request_timeout,
-        source: source.clone(),
-        destination: destination.clone(),
-        source_contact,
-        topics,
-        hold,
-        status,
-        metrics: metrics.clone(),
-        wall_clock_ms,
-        states: states.clone(),
-        group: group.clone(),
-        unfenced_wait: config.group.session_timeout + DRAIN,
-        stop: stop.clone(),
-    });
-    parts.spawn(async move {
-        copying.await;
-        source.close().await;
-        destination.close().await;
-        Ok(())
-    });
-    Ok(view)
 }
 
 fn wall_clock_ms() -> i64 {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::config::{Config, HostPort};
+use crate::config::{Config, HostPort, TopicFilter};
 use crate::coordinator::{Handle, MirrorWork, ReadModel};
 use crate::domain::desired::TopicSet;
 use crate::domain::status::{GroupStatus, MemberStatus, MirrorStatus, RecordedMirror, Status};
@@ -19,12 +19,16 @@ use crate::kafka::contact::{Contact, ContactView};
 use crate::kafka::group::{GroupHandle, Identity, Membership, boot_time};
 use crate::metrics::Metrics;
 use crate::mirror::report::cluster_status;
+use crate::server::ConfiguredMirror;
 
 /// What the endpoint shows of one mirror.
+#[derive(Clone)]
 pub(super) struct MirrorView {
     pub(super) topics: watch::Receiver<Arc<TopicSet>>,
     pub(super) status: watch::Receiver<Arc<MirrorStatus>>,
     pub(super) name: String,
+    pub(super) filter: TopicFilter,
+    pub(super) source_bootstrap: Arc<str>,
     pub(super) source_contact: Arc<Contact>,
     pub(super) destination_contact: Arc<Contact>,
     pub(super) destination: Cluster,
@@ -37,13 +41,21 @@ impl MirrorView {
             destination: self.destination.clone(),
         }
     }
+
+    pub(super) fn configured(&self) -> ConfiguredMirror {
+        ConfiguredMirror {
+            name: self.name.as_str().into(),
+            filter: self.filter.clone(),
+            source_bootstrap: Arc::clone(&self.source_bootstrap),
+        }
+    }
 }
 
 /// Everything that is looked at. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct View {
-    pub(super) mirrors: Arc<[MirrorView]>,
-    /// This process, as the others know it.
+    pub(super) mirrors: watch::Receiver<Arc<[MirrorView]>>,
+    /// This process as it began: its configuration may be another one now.
     pub(super) this: Identity,
     pub(super) group: GroupHandle,
     pub(super) states: Handle,
@@ -52,11 +64,23 @@ pub(super) struct View {
 }
 
 impl View {
+    fn mirrors(&self) -> Arc<[MirrorView]> {
+        Arc::clone(&self.mirrors.borrow())
+    }
+
+    /// This process, as the others know it.
+    fn this(&self) -> Identity {
+        Identity {
+            config_fingerprint: self.group.config_fingerprint(),
+            ..self.this.clone()
+        }
+    }
+
     /// Whether the process can work.
     pub(super) fn readiness(&self) -> http::ReadinessSource {
         let view = self.clone();
         Arc::new(move || {
-            let destination = destination_view(&view.mirrors);
+            let destination = destination_view(&view.mirrors());
             let missing = (!destination.reachable).then(|| match destination.error {
                 Some(error) => format!("the destination cluster cannot be reached: {error}"),
                 None => "the destination cluster has not answered yet".to_owned(),
@@ -78,8 +102,8 @@ impl View {
             let seconds = |view: ContactView| view.since_last_answer.unwrap_or(age).as_secs_f64();
             metrics
                 .destination_last_contact_seconds
-                .set(seconds(destination_view(&view.mirrors)));
-            for mirror in view.mirrors.iter() {
+                .set(seconds(destination_view(&view.mirrors())));
+            for mirror in view.mirrors().iter() {
                 let labels = [mirror.name.as_str()];
                 metrics
                     .source_last_contact_seconds
@@ -89,7 +113,7 @@ impl View {
             let now = Arc::clone(&view.group.membership().borrow());
             let contact = view.group.lease().last_contact();
             let contact = contact.map_or(age, |at| boot_time().saturating_sub(at));
-            show_group(&metrics, &now, &view.this, &view.brokers(), contact);
+            show_group(&metrics, &now, &view.this(), &view.brokers(), contact);
             metrics
                 .unowned_partitions
                 .set(whole(view.group.unowned_partitions()));
@@ -103,7 +127,8 @@ impl View {
 
     /// The destination's brokers, as the first mirror that knows them does.
     fn brokers(&self) -> BTreeSet<BrokerId> {
-        let mut known = self.mirrors.iter().map(|mirror| {
+        let mirrors = self.mirrors();
+        let mut known = mirrors.iter().map(|mirror| {
             let leaders = mirror.destination.leaders();
             leaders.brokers.keys().copied().collect::<BTreeSet<_>>()
         });
@@ -126,7 +151,7 @@ impl View {
             .collect();
         let (view, group_id) = (self.clone(), config.group.id.clone());
         Arc::new(move || {
-            let mirrors = &view.mirrors;
+            let mirrors = &view.mirrors();
             let now = Arc::clone(&view.group.membership().borrow());
             let may_decide = view.group.lease().may_decide();
             let names = mirrors.iter().map(|mirror| mirror.name.as_str());
@@ -134,7 +159,7 @@ impl View {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 started_at_seconds,
                 sidecar: view.this.sidecar_id.to_string(),
-                group: group_status(&group_id, &now, &view.this, may_decide),
+                group: group_status(&group_id, &now, &view.this(), may_decide),
                 destination: cluster_status(
                     servers.clone(),
                     mirrors

@@ -41,7 +41,8 @@ pub enum Command {
     /// Run the daemon until SIGTERM or SIGINT
     ///
     /// Mirrors every topic that the configuration names, until it is told to stop. It may be killed at any moment: the
-    /// destination's log is the only progress it keeps. A second signal ends it at once.
+    /// destination's log is the only progress it keeps. A second signal ends it at once. Its mirrors are taken from the file
+    /// again at SIGHUP, and when the file has changed.
     Run(ConfigArgs),
     /// Say what would hinder the mirrors of a configuration, and what to do about it
     ///

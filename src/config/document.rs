@@ -59,7 +59,7 @@ impl fmt::Display for ConfigErrors {
 
 impl ConfigErrors {
     /// A single fault of the file as a whole.
-    pub(super) fn whole_file(file: &str, message: String) -> Self {
+    pub(crate) fn whole_file(file: &str, message: String) -> Self {
         Self {
             faults: vec![Fault {
                 file: file.to_owned(),

@@ -2,6 +2,7 @@
 //!
 //! The readers of the other modules get their own part of [`Config`], already parsed and checked; nothing is checked twice.
 
+mod changes;
 mod document;
 mod filter;
 mod keys;
@@ -15,6 +16,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+pub use self::changes::Changes;
 use self::document::Document;
 pub use self::document::{ConfigErrors, Fault};
 pub use self::filter::{NamePatterns, TopicFilter};

@@ -2,6 +2,7 @@
 //! leader. Must not share it out: the leader of the group does, with `domain::assign`.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,8 +34,8 @@ pub struct MirrorWork {
 /// What is gathered, and where from.
 #[derive(Debug)]
 pub struct Sharing {
-    /// Every mirror.
-    pub mirrors: Vec<MirrorWork>,
+    /// Every mirror, and a wake-up when there are others.
+    pub mirrors: watch::Receiver<Arc<[MirrorWork]>>,
     /// The destination as the coordinators see it.
     pub cluster: Cluster,
     /// The state topic.
@@ -47,19 +48,44 @@ pub struct Sharing {
 
 impl Sharing {
     /// Gathers until it is stopped.
-    pub async fn run(self, stop: CancellationToken) {
-        let mut topics: Vec<_> = self.mirrors.iter().map(|m| m.topics.clone()).collect();
-        let mut leaders: Vec<_> = self
-            .mirrors
+    pub async fn run(mut self, stop: CancellationToken) {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.follow() => stop.cancelled().await,
+        }
+    }
+
+    /// Ends when nobody can tell of other mirrors any more.
+    async fn follow(&mut self) {
+        // Where nobody leads for a moment, the last leader keeps the work where it is.
+        let mut last_leaders: BTreeMap<TopicPartition, BrokerId> = BTreeMap::new();
+        loop {
+            let mirrors = Arc::clone(&self.mirrors.borrow_and_update());
+            let mut others = self.mirrors.clone();
+            tokio::select! {
+                () = self.follow_these(&mirrors, &mut last_leaders) => {}
+                changed = others.changed() => if changed.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Gathers the work of these mirrors, for ever.
+    async fn follow_these(
+        &self,
+        mirrors: &[MirrorWork],
+        last_leaders: &mut BTreeMap<TopicPartition, BrokerId>,
+    ) {
+        let mut topics: Vec<_> = mirrors.iter().map(|m| m.topics.clone()).collect();
+        let mut leaders: Vec<_> = mirrors
             .iter()
             .map(|mirror| mirror.destination.watch())
             .collect();
         leaders.push(self.cluster.watch());
         let mut version = self.model.watch();
-        // Where nobody leads for a moment, the last leader keeps the work where it is.
-        let mut last_leaders: BTreeMap<TopicPartition, BrokerId> = BTreeMap::new();
         loop {
-            if let Some(work) = self.gather(&mut last_leaders) {
+            if let Some(work) = self.gather(mirrors, last_leaders) {
                 self.wanted.send_if_modified(|wanted| {
                     let changed = wanted.as_deref() != Some(&work[..]);
                     if changed {
@@ -79,24 +105,24 @@ impl Sharing {
                 );
             let news = select_all(news);
             tokio::select! {
-                () = stop.cancelled() => return,
                 (open, _, _) = news => {
                     if !open {
-                        stop.cancelled().await;
-                        return;
+                        // A mirror has ended: there will be others, or a stop.
+                        pending::<()>().await;
                     }
                 }
                 Ok(()) = version.changed(), if !prepared => {}
             }
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = sleep(BURST) => {}
-            }
+            sleep(BURST).await;
         }
     }
 
     /// Everything, in order; `None` while it is not known of every mirror which topics it has.
-    fn gather(&self, last_leaders: &mut BTreeMap<TopicPartition, BrokerId>) -> Option<Vec<Work>> {
+    fn gather(
+        &self,
+        mirrors: &[MirrorWork],
+        last_leaders: &mut BTreeMap<TopicPartition, BrokerId>,
+    ) -> Option<Vec<Work>> {
         let count = self.model.partitions();
         if count == 0 {
             return None;
@@ -111,7 +137,7 @@ impl Sharing {
             let leader = state.leader(&at).map(|(broker, _)| broker);
             work.push((TopicPartition::new(STATE_TOPIC, partition), leader));
         }
-        for mirror in &self.mirrors {
+        for mirror in mirrors {
             let set = Arc::clone(&mirror.topics.borrow());
             if !set.known {
                 return None;

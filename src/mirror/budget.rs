@@ -10,7 +10,7 @@ use crate::domain::types::BrokerId;
 /// The share of all destination brokers.
 #[derive(Debug)]
 pub(super) struct Budget {
-    total_bytes: usize,
+    total_bytes: Arc<AtomicUsize>,
     pools: HashMap<BrokerId, Arc<AtomicUsize>>,
 }
 
@@ -28,7 +28,7 @@ impl Drop for Held {
 }
 
 impl Budget {
-    pub(super) fn new(total_bytes: usize) -> Self {
+    pub(super) fn new(total_bytes: Arc<AtomicUsize>) -> Self {
         Self {
             total_bytes,
             pools: HashMap::new(),
@@ -47,7 +47,7 @@ impl Budget {
 
     /// Each broker's share.
     pub(super) fn share_bytes(&self) -> usize {
-        self.total_bytes / self.pools.len().max(1)
+        self.total_bytes.load(Ordering::Relaxed) / self.pools.len().max(1)
     }
 
     /// What is free of `broker`'s share.
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_full_share_leaves_the_others_theirs() {
-        let mut budget = Budget::new(90);
+        let mut budget = Budget::new(Arc::new(90.into()));
         budget.set_brokers([BrokerId(1), BrokerId(2), BrokerId(3)]);
         let held = budget.hold(BrokerId(1), 40);
         assert_eq!(
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn shares_follow_the_brokers() {
-        let mut budget = Budget::new(90);
+        let mut budget = Budget::new(Arc::new(90.into()));
         budget.set_brokers([BrokerId(1)]);
         let held = budget.hold(BrokerId(1), 10);
         budget.set_brokers([BrokerId(1), BrokerId(2)]);

@@ -26,6 +26,7 @@ mod watching;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -91,8 +92,8 @@ const PRODUCER_EXPIRATION: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct MirrorParts {
     /// Its part of the configuration.
     pub config: config::Mirror,
-    /// Bytes of records that it may hold.
-    pub memory_bytes: usize,
+    /// Bytes of records that it may hold; less when there are more mirrors.
+    pub memory_bytes: Arc<AtomicUsize>,
     /// Time limit of one request to either side.
     pub request_timeout: Duration,
     /// Where records come from.
@@ -257,7 +258,7 @@ impl Mirror {
             states_alarm: false,
             states_pause: STATES_PAUSE,
             deleted: false,
-            budget: Budget::new(parts.memory_bytes),
+            budget: Budget::new(Arc::clone(&parts.memory_bytes)),
             source_leaders: parts.source.watch(),
             destination_leaders: parts.destination.watch(),
             partitions: HashMap::new(),
@@ -327,6 +328,7 @@ impl Mirror {
                 () = sleep_until(wake_at) => self.ring(),
             }
         }
+        self.held_bytes.report(&self.parts.metrics, 0);
         let unanswered = self.in_flight();
         if unanswered > 0 {
             warn!(mirror = %self.name, unanswered, "stopped with unanswered appends, the next start looks at the log");

@@ -40,6 +40,9 @@ pub struct ConfiguredMirror {
     pub source_bootstrap: Arc<str>,
 }
 
+/// The mirrors that this process's file has now.
+pub type MirrorsSource = Arc<dyn Fn() -> Vec<ConfiguredMirror> + Send + Sync>;
+
 /// What this process shows of itself.
 pub type StatusSource = Arc<dyn Fn() -> Status + Send + Sync>;
 
@@ -54,7 +57,7 @@ pub struct MirrorService {
 
 pub(super) struct Inner {
     pub(super) states: Handle,
-    pub(super) mirrors: Vec<ConfiguredMirror>,
+    pub(super) mirrors: MirrorsSource,
     pub(super) status: StatusSource,
     members: MembersSource,
     pub(super) sidecar: Arc<str>,
@@ -72,7 +75,7 @@ impl MirrorService {
     /// A service on top of these.
     pub fn new(
         states: Handle,
-        mirrors: Vec<ConfiguredMirror>,
+        mirrors: MirrorsSource,
         status: StatusSource,
         members: MembersSource,
         sidecar: Arc<str>,
@@ -89,8 +92,8 @@ impl MirrorService {
         }
     }
 
-    pub(super) fn configured(&self, mirror: &str) -> Option<&ConfiguredMirror> {
-        let mut mirrors = self.inner.mirrors.iter();
+    pub(super) fn configured(&self, mirror: &str) -> Option<ConfiguredMirror> {
+        let mut mirrors = (self.inner.mirrors)().into_iter();
         mirrors.find(|configured| *configured.name == *mirror)
     }
 }
@@ -239,12 +242,7 @@ impl Service for MirrorService {
         let model = self.inner.states.model();
         let remembered = model.mirrors();
         let mut names: BTreeSet<Arc<str>> = remembered.keys().cloned().collect();
-        names.extend(
-            self.inner
-                .mirrors
-                .iter()
-                .map(|mirror| Arc::clone(&mirror.name)),
-        );
+        names.extend((self.inner.mirrors)().into_iter().map(|mirror| mirror.name));
         let mirrors = names.into_iter().map(|name| {
             let topics = model.topics(&name);
             let active = topics
@@ -258,7 +256,7 @@ impl Service for MirrorService {
             ListedMirror {
                 source_bootstrap: self
                     .configured(&name)
-                    .map_or_else(|| "".into(), |mirror| Arc::clone(&mirror.source_bootstrap)),
+                    .map_or_else(|| "".into(), |mirror| mirror.source_bootstrap),
                 source_cluster_id: remembered
                     .get(&name)
                     .map_or_else(|| "".into(), |mirror| Arc::clone(&mirror.source_cluster_id)),

@@ -27,7 +27,9 @@ use tracing::{debug, info, warn};
 
 use self::connection::Connection;
 use self::dispatch::Dispatch;
-pub use self::handlers::{ConfiguredMirror, MembersSource, MirrorService, StatusSource};
+pub use self::handlers::{
+    ConfiguredMirror, MembersSource, MirrorService, MirrorsSource, StatusSource,
+};
 use self::rejection::{Complaints, Rejection};
 pub use self::service::Service;
 use crate::config::Limits;

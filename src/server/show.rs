@@ -19,12 +19,7 @@ impl MirrorService {
         let model = self.inner.states.model();
         let status = (self.inner.status)();
         let mut names: BTreeSet<Arc<str>> = model.mirrors().into_keys().collect();
-        names.extend(
-            self.inner
-                .mirrors
-                .iter()
-                .map(|mirror| Arc::clone(&mirror.name)),
-        );
+        names.extend((self.inner.mirrors)().into_iter().map(|mirror| mirror.name));
         let wanted: BTreeSet<Arc<str>> = if request.mirror_names.is_empty() {
             names.clone()
         } else {

@@ -1,7 +1,7 @@
 //! What this member holds, what it is losing, and how that is told. Must not talk to the group.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, watch};
@@ -81,6 +81,10 @@ pub(super) struct Shared {
     revoking: Mutex<BTreeMap<TopicPartition, u64>>,
     /// Something was given up.
     pub(super) given_up: Notify,
+    /// The fingerprint of the configuration that is in force here.
+    config_fingerprint: AtomicU64,
+    /// It is another one than what the others were told.
+    pub(super) reconfigured: Notify,
     leave: AtomicBool,
     /// Work that nobody is given, as far as this member knows.
     unowned: AtomicUsize,
@@ -93,6 +97,15 @@ impl Shared {
 
     pub(super) fn leaves(&self) -> bool {
         self.leave.load(Ordering::Acquire)
+    }
+
+    pub(super) fn config_fingerprint(&self) -> u64 {
+        self.config_fingerprint.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_config_fingerprint(&self, fingerprint: u64) {
+        self.config_fingerprint
+            .store(fingerprint, Ordering::Release);
     }
 
     pub(super) fn tell_unowned(&self, partitions: usize) {
@@ -117,6 +130,17 @@ impl GroupHandle {
     /// Whether this process may still decide.
     pub fn lease(&self) -> &Lease {
         &self.lease
+    }
+
+    /// The fingerprint of the configuration that is in force here.
+    pub fn config_fingerprint(&self) -> u64 {
+        self.shared.config_fingerprint()
+    }
+
+    /// Another configuration is in force here: the others are told.
+    pub fn set_config_fingerprint(&self, fingerprint: u64) {
+        self.shared.set_config_fingerprint(fingerprint);
+        self.shared.reconfigured.notify_one();
     }
 
     /// How much work the last assignment gives to nobody, if this member leads the group: what is on its way from one to another,

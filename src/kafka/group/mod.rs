@@ -5,7 +5,8 @@
 //! ```text
 //! find the coordinator -> JoinGroup (who we are, what we claim) -> SyncGroup (what we are given) -> heartbeats
 //!                             ^                                                                        |
-//!                             +-- rebalance, given up what others wait for, new work (leader) ---------+
+//!                             +-- rebalance, given up what others wait for, new work (leader),
+//!                                 another configuration -----------------------------------------------+
 //! ```
 //!
 //! - **Joining takes nothing away.** A member works on while it joins, and heartbeats go on over a connection of their own:
@@ -103,6 +104,7 @@ impl GroupMember {
         wanted: watch::Receiver<Wanted>,
     ) -> (Self, GroupHandle) {
         let (holdings, shared, membership) = Holdings::new();
+        shared.set_config_fingerprint(options.identity.config_fingerprint);
         let lease = Lease::new(options.session_timeout);
         let now = Instant::now();
         let handle = GroupHandle {
@@ -306,6 +308,10 @@ impl GroupMember {
             tokio::select! {
                 () = sleep_until(self.beat_due) => self.heartbeat().await?,
                 () = self.shared.given_up.notified() => {}
+                () = self.shared.reconfigured.notified() => {
+                    self.options.identity.config_fingerprint = self.shared.config_fingerprint();
+                    return Ok("the configuration has changed");
+                }
                 () = until(self.give_up_by) => self.force(),
                 () = until(news_due) => {
                     if self.has_news() {
