@@ -170,7 +170,7 @@ impl Metrics {
             )?,
             lag_seconds: add.gauges(
                 "truemirror_lag_seconds",
-                "Seconds since the destination's high watermark last equalled the source's last stable offset.",
+                "Seconds since the source had decided nothing that the destination does not hold by now; 0 while both are equal.",
                 &PARTITION,
             )?,
             source_last_contact_seconds: add.gauges(

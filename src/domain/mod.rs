@@ -4,6 +4,7 @@ pub mod align;
 pub mod append;
 pub mod assign;
 pub mod desired;
+pub mod lag;
 pub mod plan;
 pub mod retry;
 pub mod route;

@@ -139,7 +139,7 @@ pub struct PartitionStatus {
     pub lag_records: Option<i64>,
     /// Offsets between the source's last stable offset and its high watermark: open transactions.
     pub undecided_records: Option<i64>,
-    /// Seconds since the destination's high watermark last equalled the source's last stable offset.
+    /// Seconds since the source had decided nothing that the destination does not hold by now; 0 while both are equal.
     pub lag_seconds: Option<f64>,
 }
 

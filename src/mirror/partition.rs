@@ -10,6 +10,7 @@ use super::budget::Held;
 use super::fetching::FetcherKey;
 use super::lifecycle::{Course, Recorded};
 use crate::domain::append::{AppendConfig, AppendMachine, Span};
+use crate::domain::lag::UpToDate;
 use crate::domain::state::{DesiredState, PartitionState};
 use crate::domain::status::PartitionStatus;
 use crate::domain::types::{BrokerId, LeaderEpoch, TopicId, TopicPartition};
@@ -122,8 +123,8 @@ pub(super) struct Partition {
     pub(super) destination_high_watermark: i64,
     /// When the source last answered a fetch of it.
     pub(super) source_heard_at: Instant,
-    /// When the destination last had all that the source had decided.
-    pub(super) equal_at: Instant,
+    /// Up to when the destination has all that the source had decided.
+    up_to_date: UpToDate<Instant>,
     pub(super) failure: Option<Failure>,
     /// Why the logs cannot be compared now, while that is so.
     pub(super) incomparable: Option<String>,
@@ -175,7 +176,7 @@ impl Partition {
             },
             destination_high_watermark: -1,
             source_heard_at: Instant::now(),
-            equal_at: Instant::now(),
+            up_to_date: UpToDate::new(Instant::now()),
             failure: None,
             incomparable: None,
             attempts: 0,
@@ -315,18 +316,23 @@ impl Partition {
         self.metrics.set_state(state);
     }
 
-    /// Time since the destination last was known to have everything; zero while it is. A source that has said nothing for
-    /// longer than `long_poll` may hold more than is known.
+    /// Time since the source held nothing that the destination does not hold by now; zero while that is so. A source that has
+    /// said nothing for longer than `long_poll` may hold more than is known.
     pub(super) fn lag(&mut self, now: Instant, long_poll: Duration) -> Duration {
-        if self.state == PartitionState::Mirroring && self.lag_records() == Some(0) {
+        if self.state == PartitionState::Mirroring && self.lag_records().is_some() {
             let silent = now.saturating_duration_since(self.source_heard_at);
-            self.equal_at = if silent <= long_poll {
+            let heard_at = if silent <= long_poll {
                 now
             } else {
-                self.equal_at.max(self.source_heard_at)
+                self.source_heard_at
             };
+            let (source, destination) = (
+                self.source.last_stable_offset,
+                self.destination_high_watermark,
+            );
+            self.up_to_date.look(heard_at, source, destination);
         }
-        now.saturating_duration_since(self.equal_at)
+        now.saturating_duration_since(self.up_to_date.at())
     }
 
     /// Why it is FAILED, or what it waits for.
@@ -370,7 +376,10 @@ impl Partition {
             destination_high_watermark: known(self.destination_high_watermark),
             lag_records: self.lag_records(),
             undecided_records: self.undecided_records(),
-            lag_seconds: Some(now.saturating_duration_since(self.equal_at).as_secs_f64()),
+            lag_seconds: Some(
+                now.saturating_duration_since(self.up_to_date.at())
+                    .as_secs_f64(),
+            ),
             ..PartitionStatus::new(
                 Arc::clone(&self.name.topic),
                 self.name.partition,

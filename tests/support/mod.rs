@@ -29,6 +29,7 @@ pub mod raw;
 pub mod segments;
 pub mod status;
 pub mod steps;
+pub mod stillness;
 
 use std::time::Duration;
 

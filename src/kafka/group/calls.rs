@@ -92,9 +92,15 @@ impl Calls {
         }
     }
 
-    /// Heartbeats follow each other at this distance, from sending to sending.
+    /// Heartbeats follow each other at this distance, from sending to sending. Members learn by them that the next generation has
+    /// begun: a second at most, since nobody's work moves before all have joined.
     pub(super) fn heartbeat_interval(&self) -> Duration {
-        self.session_timeout / 3
+        (self.session_timeout / 3).min(Duration::from_secs(1))
+    }
+
+    /// A leader that does not know the work yet waits for it this long before it hands out what others have and no more.
+    pub(super) fn work_patience(&self) -> Duration {
+        self.session_timeout / 5
     }
 
     /// Time for calls that are answered at once. A heartbeat that got lost is noticed in time to be repeated before the

@@ -227,6 +227,7 @@ impl GroupMember {
         let mut assignments = Vec::new();
         let mut leading = None;
         if leads && !joined.skip_assignment {
+            self.wait_for_work().await;
             let wanted = self.wanted.borrow_and_update().clone();
             let before = self.leading.as_ref();
             let (decided, found) = leading::lead(generation, &joined.members, &wanted, before)
@@ -253,6 +254,16 @@ impl GroupMember {
         self.take(generation, given);
         self.lease.open(sent);
         Ok(())
+    }
+
+    /// A process that has just begun may lead before it knows what there is to do. The others work on meanwhile, but what it had
+    /// itself before its restart would be nobody's until the next generation.
+    async fn wait_for_work(&mut self) {
+        if self.wanted_open {
+            let known = self.wanted.wait_for(Option::is_some);
+            // Whatever comes of it, what is known then is gone by.
+            timeout(self.calls.work_patience(), known).await.ok();
+        }
     }
 
     /// Takes an assignment over, and tells it.
