@@ -16,7 +16,7 @@ use std::fs;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::daemon::{Daemon, config};
+use support::daemon::{Daemon, another_mirror, config};
 use support::kafka::{KafkaCluster, shared_pair, unique};
 use support::poll_until;
 use support::process::signal;
@@ -25,13 +25,8 @@ use support::steps::{arrives, end, end_of, produce};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Another `[[mirror]]` table.
 fn second_mirror(source: &KafkaCluster, topic: &str) -> String {
-    format!(
-        "\n[[mirror]]\nname = \"second\"\nmetadata_refresh_interval = \"1s\"\n[mirror.source]\nbootstrap_servers = [\"{}\"]\n\
-         [mirror.topics]\ninclude = [\"{topic}\"]\n",
-        source.bootstrap()
-    )
+    another_mirror("second", &source.bootstrap(), &[topic])
 }
 
 /// Exchanges the file as an editor does, at once.

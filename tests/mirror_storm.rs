@@ -1,5 +1,5 @@
-//! A storm: three brokers, three sidecars beside them, kills, freezes and elections under load; afterwards every record is equal and
-//! the state topic tells one story. Must not share its clusters.
+//! A storm: three brokers, three sidecars beside them, three mirrors, kills, freezes, elections and cut connections under load;
+//! afterwards every record is equal and the state topic tells one story. Must not share its clusters.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,18 +24,20 @@ use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use serde_json::Value;
 use support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
-use support::daemon::{Daemon, config, state_topic};
+use support::daemon::{Daemon, another_mirror, config, state_topic};
 use support::kafka::{ClusterOptions, KafkaCluster, unique};
 use support::poll_until;
 use support::process::signal;
 use support::producer::Load;
-use support::status::{count, partitions, scaled};
+use support::status::scaled;
 use tokio::time::{Instant, sleep};
 use truemirror::domain::state_log::{StateKey, StateValue};
 use truemirror::wire::state_record;
 
-const PARTITIONS: i32 = 5;
+/// Each has a third of the topics.
+const MIRRORS: [&str; 3] = ["test", "second", "third"];
 const CALM: Duration = Duration::from_secs(120);
 const STATE_PARTITIONS: i32 = 4;
 
@@ -46,8 +48,22 @@ fn seed() -> u64 {
     seed
 }
 
+/// The topics of one mirror.
+fn topics_of<'t>(topics: &[&'t str], mirror: usize) -> Vec<&'t str> {
+    topics
+        .iter()
+        .copied()
+        .skip(mirror)
+        .step_by(MIRRORS.len())
+        .collect()
+}
+
 fn sidecar(source: &KafkaCluster, destination: &KafkaCluster, topics: &[&str], id: i32) -> Daemon {
-    let text = config(&source.bootstrap(), &destination.bootstrap(), topics, "");
+    let (from, to) = (source.bootstrap(), destination.bootstrap());
+    let mut text = config(&from, &to, &topics_of(topics, 0), "");
+    for (index, name) in MIRRORS.iter().enumerate().skip(1) {
+        text += &another_mirror(name, &from, &topics_of(topics, index));
+    }
     let text = text.replace(
         "[group]\n",
         &format!("[group]\nmember_id = \"{id}\"\nsession_timeout = \"6s\"\n"),
@@ -104,24 +120,29 @@ fn assert_one_story(bootstrap: &str, topic: &str) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kills_freezes_and_elections_leave_every_record_equal_and_one_story() {
-    let source = KafkaCluster::start(ClusterOptions::new("source")).await;
+    let source = KafkaCluster::start(ClusterOptions::new("source").proxied()).await;
     let destination = KafkaCluster::start(
-        ClusterOptions::three_brokers("destination").with("default.replication.factor", "3"),
+        ClusterOptions::three_brokers("destination")
+            .with("default.replication.factor", "3")
+            .proxied(),
     )
     .await;
-    let topics: Vec<String> = (0..scaled(4, 40))
+    let topics: Vec<String> = (0..scaled(6, 40))
         .map(|n| unique(&format!("storm{n}")))
         .collect();
+    // 300 partitions in all at full scale.
+    let width = |topic: usize| scaled(3, 7 + i32::try_from(topic % 2).unwrap());
     let names: Vec<&str> = topics.iter().map(String::as_str).collect();
-    for topic in &names {
-        source.create_topic(topic, PARTITIONS, 1, &[]).await;
+    for (index, topic) in names.iter().enumerate() {
+        source.create_topic(topic, width(index), 1, &[]).await;
     }
-    let all = topics.len() * PARTITIONS as usize;
     let targets: Vec<(String, i32)> = topics
         .iter()
-        .flat_map(|topic| (0..PARTITIONS).map(move |p| (topic.clone(), p)))
+        .enumerate()
+        .flat_map(|(index, topic)| (0..width(index)).map(move |p| (topic.clone(), p)))
         .collect();
-    let load = Load::start(&source.bootstrap(), 1_000, &targets);
+    let all = targets.len();
+    let load = Load::start(&source.direct_bootstrap(), 1_000, &targets);
     let mut sidecars: Vec<Daemon> = (1..=3)
         .map(|id| sidecar(&source, &destination, &names, id))
         .collect();
@@ -148,7 +169,16 @@ async fn kills_freezes_and_elections_leave_every_record_equal_and_one_story() {
                 sleep(Duration::from_secs(8)).await;
                 sidecars[victim].start_again();
             }
-            7..9 => {
+            7 => {
+                *weather.entry("connections cut").or_default() += 1;
+                let cluster = if dice.random_bool(0.5) {
+                    &source
+                } else {
+                    &destination
+                };
+                cluster.proxy().cut_connections(None);
+            }
+            8 => {
                 *weather
                     .entry("sidecars frozen for longer than a session")
                     .or_default() += 1;
@@ -171,20 +201,31 @@ async fn kills_freezes_and_elections_leave_every_record_equal_and_one_story() {
     let calm_after = calm(&mut sidecars, all).await;
     eprintln!("all MIRRORING {calm_after:?} after the storm");
     load.stop().await;
-    let (from, to) = (source.bootstrap(), destination.bootstrap());
+    let (from, to) = (source.direct_bootstrap(), destination.direct_bootstrap());
     wait_for_same_end(&from, &to, &names, CALM).await;
     assert_equal(&from, &to, &names, &CheckOptions::default()).await;
     for daemon in &sidecars {
         let failed = daemon.log_lines_with(&["partition FAILED"]);
         assert!(failed.is_empty(), "{failed:#?}");
     }
-    let state = state_topic(&names);
+    let state = state_topic(&topics_of(&names, 0));
     let held = ends(&to, &state, "read_committed").await;
     assert_eq!(held.len(), STATE_PARTITIONS as usize);
     let writes = tokio::task::spawn_blocking(move || assert_one_story(&to, &state))
         .await
         .unwrap();
     eprintln!("{writes} states written, each on top of the one before");
+}
+
+/// How many partitions a sidecar has, in all of its mirrors, and in how many it mirrors.
+fn share(status: &Value) -> (usize, usize) {
+    let mirrors = status["mirrors"].as_array().unwrap();
+    let partitions = mirrors
+        .iter()
+        .flat_map(|mirror| mirror["partitions"].as_array().unwrap());
+    let states: Vec<&Value> = partitions.map(|partition| &partition["state"]).collect();
+    let mirroring = states.iter().filter(|state| **state == "MIRRORING").count();
+    (states.len(), mirroring)
 }
 
 /// Waits until every partition is MIRRORING at exactly one sidecar.
@@ -194,7 +235,7 @@ async fn calm(sidecars: &mut [Daemon], all: usize) -> Duration {
         let mut found = Vec::new();
         for daemon in sidecars.iter_mut() {
             let status = daemon.status().await?;
-            found.push((partitions(&status).len(), count(&status, "MIRRORING")));
+            found.push(share(&status));
         }
         let right = found.iter().map(|(have, _)| have).sum::<usize>() == all
             && found.iter().map(|(_, mirroring)| mirroring).sum::<usize>() == all;

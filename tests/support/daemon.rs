@@ -24,14 +24,34 @@ pub struct Daemon {
     log: Arc<Mutex<Vec<String>>>,
 }
 
+/// One more `[[mirror]]` table, to be put behind [`config`].
+pub fn another_mirror(name: &str, source: &str, topics: &[&str]) -> String {
+    let (source, topics) = (list(source.split(',')), list(topics.iter().copied()));
+    format!(
+        r#"
+[[mirror]]
+name = "{name}"
+metadata_refresh_interval = "1s"
+
+[mirror.source]
+bootstrap_servers = {source}
+
+[mirror.topics]
+include = {topics}
+"#
+    )
+}
+
+/// A TOML list of strings.
+fn list<'t>(items: impl IntoIterator<Item = &'t str>) -> String {
+    let quoted: Vec<String> = items.into_iter().map(|item| format!("{item:?}")).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
 /// The usual configuration: one mirror of `topics` (a TOML list of patterns is made of them), all ports chosen by the
 /// kernel, and short intervals. `extra` is TOML that comes behind, for example another
 /// table.
 pub fn config(source: &str, destination: &str, topics: &[&str], extra: &str) -> String {
-    let list = |items: Vec<&str>| {
-        let quoted: Vec<String> = items.iter().map(|item| format!("{item:?}")).collect();
-        format!("[{}]", quoted.join(", "))
-    };
     format!(
         r#"[destination]
 bootstrap_servers = {destination}
@@ -66,9 +86,9 @@ max = "1s"
 {extra}
 "#,
         state = state_topic(topics),
-        destination = list(destination.split(',').collect()),
-        source = list(source.split(',').collect()),
-        topics = list(topics.to_vec()),
+        destination = list(destination.split(',')),
+        source = list(source.split(',')),
+        topics = list(topics.iter().copied()),
     )
 }
 
