@@ -18,12 +18,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
-use support::daemon::{Daemon, config};
+use support::daemon::{Daemon, another_mirror, config};
 use support::kafka::{ClusterOptions, KafkaCluster, unique};
 use support::poll_until;
 use support::process::{cpu_time, resident_bytes, signal};
 use support::producer::Load;
-use support::status::{partition, scaled};
+use support::status::{count, partition, scaled};
+use support::stillness::Stillness;
 use tokio::time::{Instant, sleep};
 
 const PARTITIONS: i32 = 6;
@@ -212,6 +213,85 @@ async fn a_second_signal_ends_it_at_once(
         daemon.log_lines_with(&["signal"])
     );
     load.stop().await;
+}
+
+/// Megabytes of records of 1 kB that one mirror has to catch up with.
+fn backlog_megabytes() -> u32 {
+    scaled(200, 2_000)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_backlog_of_one_mirror_holds_up_no_other() {
+    let source = KafkaCluster::start(ClusterOptions::new("source")).await;
+    let destination = KafkaCluster::start(ClusterOptions::new("destination")).await;
+    let [flowing, backlog, plain] = ["flowing", "backlog", "plain"].map(unique);
+    source.create_topic(&flowing, PARTITIONS, 1, &[]).await;
+    source.create_topic(&backlog, PARTITIONS, 1, &[]).await;
+    // What Kafka itself makes of so much work is seen in a topic that nobody mirrors.
+    destination.create_topic(&plain, PARTITIONS, 1, &[]).await;
+    let records = (backlog_megabytes() * 1_000).to_string();
+    let server = format!("bootstrap.servers={}", source.bootstrap());
+    let perf = [
+        "--topic",
+        &backlog,
+        "--num-records",
+        &records,
+        "--record-size",
+        "1000",
+    ];
+    let props = [
+        "--throughput",
+        "-1",
+        "--producer-props",
+        &server,
+        "batch.size=100000",
+        "linger.ms=5",
+    ];
+    source
+        .tool(
+            "org.apache.kafka.tools.ProducerPerformance",
+            &[&perf[..], &props[..]].concat(),
+        )
+        .await;
+    let all = |topic: &str| -> Vec<(String, i32)> {
+        (0..PARTITIONS).map(|p| (topic.to_owned(), p)).collect()
+    };
+    let load = Load::start(&source.bootstrap(), 600, &all(&flowing));
+    let plain_load = Load::start(&destination.bootstrap(), 600, &all(&plain));
+    let one = config(
+        &source.bootstrap(),
+        &destination.bootstrap(),
+        &[&flowing],
+        "",
+    );
+    let mut daemon = Daemon::start(&one);
+    daemon
+        .wait_until("records flow", Duration::from_secs(60), |status| {
+            count(status, "MIRRORING") == PARTITIONS as usize
+        })
+        .await;
+
+    let [mirrored, baseline] = [&flowing, &plain]
+        .map(|topic| Stillness::watch(&destination.bootstrap(), topic, PARTITIONS));
+    let two = one + &another_mirror("second", &source.bootstrap(), &[&backlog]);
+    std::fs::write(daemon.config_file(), two).unwrap();
+    signal(daemon.pid().unwrap(), "HUP");
+    let since = Instant::now();
+    let (from, to) = (source.bootstrap(), destination.bootstrap());
+    wait_for_same_end(&from, &to, &[&backlog], Duration::from_secs(300)).await;
+    let took = since.elapsed();
+    let longest = |still: BTreeMap<i32, Duration>| still.into_values().max().unwrap();
+    let mirrored = longest(mirrored.longest().await);
+    let kafka = longest(baseline.longest().await);
+    eprintln!(
+        "{} MB caught up with in {took:.1?}; the other mirror's partitions were still for {mirrored:?}, Kafka's own for {kafka:?}",
+        backlog_megabytes()
+    );
+    assert!(mirrored < Duration::from_secs(2) + kafka, "{mirrored:?}");
+    load.stop().await;
+    plain_load.stop().await;
+    wait_for_same_end(&from, &to, &[&flowing], Duration::from_secs(60)).await;
+    assert_equal(&from, &to, &[&flowing], &CheckOptions::default()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
