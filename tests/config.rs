@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use truemirror::config::{Acks, Config, LogFormat};
+use truemirror::domain::recreate::OnDivergence;
 
 const GOOD: &str = r#"
 [destination]
@@ -68,6 +69,7 @@ fn the_minimal_file_has_the_defaults() {
         (mirror.append.acks, mirror.append.max_in_flight),
         (Acks::Leader, 5)
     );
+    assert_eq!(mirror.policy.on_divergence, OnDivergence::Fail);
     assert_eq!(mirror.retry.max_attempts, 100);
     assert!(!mirror.topics.filter.matches("__consumer_offsets"));
 }
@@ -88,7 +90,7 @@ fn every_default_in_the_example_is_the_codes() {
         uncommented.push_str(key.unwrap_or(line));
         uncommented.push('\n');
     }
-    assert_eq!(shown, 32, "the example shows every key that has a default");
+    assert_eq!(shown, 33, "the example shows every key that has a default");
     let (minimal, _) = shipped("truemirror.minimal.toml");
     let defaults = Config::load(&minimal).unwrap();
     assert_eq!(
@@ -121,6 +123,7 @@ fn the_example_has_every_key() {
         ("[mirror.topics]", "[mirror.topics]\nzzzzzzzz = 1"),
         ("[mirror.fetch]", "[mirror.fetch]\nzzzzzzzz = 1"),
         ("[mirror.append]", "[mirror.append]\nzzzzzzzz = 1"),
+        ("[mirror.policy]", "[mirror.policy]\nzzzzzzzz = 1"),
         ("[mirror.retry]", "[mirror.retry]\nzzzzzzzz = 1"),
     ] {
         let from = if table.is_empty() {
@@ -422,6 +425,15 @@ fn each_fault_is_one_line_with_place_key_found_and_allowed() {
         (
             with("[mirror.source]", "append.acks = \"1\"\n[mirror.source]"),
             &["mirror.append.acks: found \"1\" (string), allowed: 1 or \"all\""],
+        ),
+        (
+            with(
+                "[mirror.source]",
+                "policy.on_divergence = \"truncate\"\n[mirror.source]",
+            ),
+            &[
+                "mirror.policy.on_divergence: found \"truncate\" (string), allowed: \"fail\" or \"recreate\"",
+            ],
         ),
         (
             with(

@@ -753,7 +753,7 @@ fn read_mirror_states() {
     response::<ReadMirrorStatesRequest>(
         0,
         r##"
-        00 00 00 6d                  # length
+        00 00 00 8b                  # length
         00 00 00 07                  # correlation id
         00                           # header: no tagged fields
         00 00 00 00                  # throttle time
@@ -771,7 +771,7 @@ fn read_mirror_states() {
             00 00 00 09              # last mirror epoch
             07                       # state FAILED
             00 00                    # error code
-            07                       # tagged fields: 7
+            09                       # tagged fields: 9
               00 01 02               # tag 0, 1 byte: previous state MIRRORING
               01 02 00 03            # tag 1, 2 bytes: retry attempt 3
               e8 07 04 00 00 00 11   # tag 1000, 4 bytes: state epoch 17
@@ -779,6 +779,8 @@ fn read_mirror_states() {
               ea 07 08 00 00 00 00 00 00 01 00  # tag 1002, 8 bytes: last mirror offset 256
               eb 07 08 00 00 00 00 00 00 00 0a  # tag 1003, 8 bytes: adopted below 10
               ec 07 04 00 00 00 01   # tag 1004, 4 bytes: producer generation 1
+              ee 07 10 ab ab ab ab ab ab ab ab ab ab ab ab ab ab ab ab  # tag 1006, 16 bytes: diverged topic id
+              ef 07 08 00 00 00 00 00 00 01 00  # tag 1007, 8 bytes: diverged at 256
             00 00 00 06              # partition index
             ff ff ff ff              # last mirror epoch -1
             ff                       # state UNKNOWN
@@ -803,6 +805,8 @@ fn read_mirror_states() {
                         last_mirror_offset: -1,
                         adopted_below: -1,
                         producer_generation: 0,
+                        diverged_topic_id: TopicId([0; 16]),
+                        diverged_at: -1,
                     },
                     ReadMirrorStatesPartitionResult {
                         partition_index: 5,
@@ -816,6 +820,8 @@ fn read_mirror_states() {
                         last_mirror_offset: 256,
                         adopted_below: 10,
                         producer_generation: 1,
+                        diverged_topic_id: TopicId([0xab; 16]),
+                        diverged_at: 256,
                     },
                     ReadMirrorStatesPartitionResult {
                         partition_index: 6,
@@ -835,7 +841,7 @@ fn write_mirror_states() {
     request(
         0,
         r##"
-        00 00 00 6c                  # length
+        00 00 00 8a                  # length
         00 65 00 00                  # api key 101, version 0
         00 00 00 07                  # correlation id
         00 03 "cli"                  # client id, with a classic length
@@ -851,13 +857,15 @@ fn write_mirror_states() {
             00 00 00 05              # partition index
             00 00 00 09              # last mirror epoch
             07                       # state FAILED
-            06                       # tagged fields: 6
+            08                       # tagged fields: 8
               e8 07 04 00 00 00 11   # tag 1000, 4 bytes: state epoch 17
               e9 07 04 04 "why"      # tag 1001, 4 bytes: error message
               ea 07 08 00 00 00 00 00 00 01 00  # tag 1002, 8 bytes: last mirror offset 256
               eb 07 08 00 00 00 00 00 00 00 0a  # tag 1003, 8 bytes: adopted below 10
               ec 07 04 00 00 00 01   # tag 1004, 4 bytes: producer generation 1
               ed 07 02 ff ff         # tag 1005, 2 bytes: retry attempt -1
+              ee 07 10 ab ab ab ab ab ab ab ab ab ab ab ab ab ab ab ab  # tag 1006, 16 bytes: diverged topic id
+              ef 07 08 00 00 00 00 00 00 01 00  # tag 1007, 8 bytes: diverged at 256
           00                         # no tagged fields
         02                           # stopped topics: 1
           02 "x"
@@ -879,6 +887,8 @@ fn write_mirror_states() {
                         adopted_below: -1,
                         producer_generation: -1,
                         retry_attempt: -2,
+                        diverged_topic_id: TopicId([0; 16]),
+                        diverged_at: -1,
                     },
                     WriteMirrorStatesPartition {
                         partition_index: 5,
@@ -890,6 +900,8 @@ fn write_mirror_states() {
                         adopted_below: 10,
                         producer_generation: 1,
                         retry_attempt: -1,
+                        diverged_topic_id: TopicId([0xab; 16]),
+                        diverged_at: 256,
                     },
                 ],
             }],

@@ -41,7 +41,9 @@ use support::proxy::{Action, Mode, Replace, Rule};
 use support::raw::{FETCH, on_records_with, position, produce_raw};
 use support::segments::batches;
 use support::status::{partitions, reason, scaled, wait_failed, wait_mirrored};
-use support::steps::{all_ends, arrives, end, end_of, produce, restart, start, wait_in};
+use support::steps::{
+    all_ends, arrives, end, end_of, produce, reconfigure, restart, start, wait_in,
+};
 use tokio::time::Instant;
 use truemirror::domain::route;
 use truemirror::domain::state::PartitionState;
@@ -80,14 +82,6 @@ async fn proxied_source() -> Turn {
     proxy.set_upstream(1, source.client_port(1));
     proxy.set_mode_of_all(Mode::Pass);
     turn
-}
-
-/// Changes the configuration of a daemon that does not run.
-fn reconfigure(daemon: &Daemon, from: &str, to: &str) {
-    let file = daemon.config_file();
-    let text = std::fs::read_to_string(&file).unwrap();
-    assert!(text.contains(from), "{from} in\n{text}");
-    std::fs::write(&file, text.replace(from, to)).unwrap();
 }
 
 /// Returns after the mirror has looked at all topics of both clusters once more: it has found one that is new. The name must

@@ -29,6 +29,7 @@ use truemirror::config::{NamePatterns, TopicFilter};
 use truemirror::coordinator::{CoordinatorParts, Coordinators, StateTopic};
 use truemirror::domain::assign::{STATE_TOPIC, Work};
 use truemirror::domain::desired::{TopicEntry, TopicGate, TopicSet};
+use truemirror::domain::recreate::OnDivergence;
 use truemirror::domain::types::TopicPartition;
 use truemirror::kafka::cluster::{Cluster, ClusterOptions, Side};
 use truemirror::kafka::contact::Contact;
@@ -79,6 +80,7 @@ impl Topics {
             },
             config_exclude: patterns(&["min.insync.replicas"]),
             replication_factor,
+            on_divergence: OnDivergence::Fail,
             refresh_interval: Duration::from_millis(500),
             request_timeout: Duration::from_secs(20),
             state_topic: "__mirror_state".into(),

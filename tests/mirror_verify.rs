@@ -14,16 +14,12 @@ mod support;
 use std::process::Stdio;
 use std::time::Duration;
 
-use kafka_protocol::messages::delete_records_request::{
-    DeleteRecordsPartition, DeleteRecordsTopic,
-};
-use kafka_protocol::messages::{DeleteRecordsRequest, TopicName};
-use kafka_protocol::protocol::StrBytes;
 use serde_json::Value;
 use support::checker;
 use support::kafka::{KafkaCluster, shared_pair, unique};
 use support::poll_until;
 use support::producer::{CODECS, Producer, ProducerOptions, TestRecord, odd_records, records};
+use support::steps::trim;
 use truemirror::domain::types::{TopicId, TopicPartition};
 use truemirror::kafka::cluster::{Cluster, ClusterOptions, Lane, Side, Topics};
 use truemirror::kafka::visible::{ReadError, ReadOptions, VisibleBatch, VisibleReader, tail};
@@ -369,21 +365,6 @@ async fn a_record_may_be_missing_only_where_compaction_could_have_removed_it() {
         reason.ends_with("missing at the destination for read_committed consumers"),
         "{reason}"
     );
-}
-
-/// Removes the records below `offset`.
-async fn trim(cluster: &KafkaCluster, topic: &str, offset: i64) {
-    let partition = DeleteRecordsPartition::default()
-        .with_partition_index(0)
-        .with_offset(offset);
-    let topic = DeleteRecordsTopic::default()
-        .with_name(TopicName(StrBytes::from_string(topic.into())))
-        .with_partitions(vec![partition]);
-    let request = DeleteRecordsRequest::default()
-        .with_topics(vec![topic])
-        .with_timeout_ms(10_000);
-    let answer = cluster.admin(2, &request).await;
-    assert_eq!(answer.topics[0].partitions[0].error_code, 0);
 }
 
 #[tokio::test]

@@ -264,6 +264,7 @@ impl Mirrors {
             filter: mirror.topics.filter.clone(),
             config_exclude: mirror.topics.config_exclude.clone(),
             replication_factor: mirror.topics.replication_factor,
+            on_divergence: mirror.policy.on_divergence,
             refresh_interval: mirror.metadata_refresh_interval,
             request_timeout: connection.request_timeout,
             state_topic: config.state.topic.as_str().into(),

@@ -9,8 +9,9 @@ use tracing_subscriber::EnvFilter;
 use super::document::{Section, Text};
 use super::{
     Acks, Append, Config, Connection, Destination, Fetch, Group, HostPort, Http, Limits, Listener,
-    Log, LogFormat, Mirror, NamePatterns, Source, State, TopicFilter, Topics,
+    Log, LogFormat, Mirror, NamePatterns, Policy, Source, State, TopicFilter, Topics,
 };
+use crate::domain::recreate::OnDivergence;
 use crate::domain::retry::RetryPolicy;
 
 const SERVERS_EXAMPLE: &str = "[\"kafka-1.example.org:9092\"]";
@@ -256,6 +257,7 @@ fn read_mirror(section: Section<'_>, destination: &Destination, earlier: &[Mirro
             destination.connection.request_timeout,
         ),
         append: read_append(section.section("append")),
+        policy: read_policy(section.section("policy")),
         retry: read_retry(section.section("retry")),
     };
     section.finish();
@@ -413,6 +415,21 @@ fn read_append(section: Section<'_>) -> Append {
     };
     section.finish();
     append
+}
+
+fn read_policy(section: Section<'_>) -> Policy {
+    let policy = Policy {
+        on_divergence: section.choice(
+            "on_divergence",
+            OnDivergence::Fail,
+            &[
+                ("\"fail\"", OnDivergence::Fail),
+                ("\"recreate\"", OnDivergence::Recreate),
+            ],
+        ),
+    };
+    section.finish();
+    policy
 }
 
 fn read_retry(section: Section<'_>) -> RetryPolicy {

@@ -20,6 +20,7 @@ pub use self::changes::Changes;
 use self::document::Document;
 pub use self::document::{ConfigErrors, Fault};
 pub use self::filter::{NamePatterns, TopicFilter};
+use crate::domain::recreate::OnDivergence;
 use crate::domain::retry::RetryPolicy;
 
 /// The whole configuration of one process.
@@ -153,6 +154,8 @@ pub struct Mirror {
     pub fetch: Fetch,
     /// `[mirror.append]`
     pub append: Append,
+    /// `[mirror.policy]`
+    pub policy: Policy,
     /// `[mirror.retry]`
     pub retry: RetryPolicy,
 }
@@ -199,6 +202,13 @@ pub struct Append {
     pub acks: Acks,
     /// Produce requests in flight per partition, 1 to 5: a broker remembers five batches per producer.
     pub max_in_flight: usize,
+}
+
+/// `[mirror.policy]`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// What happens to a destination topic that is not its source's.
+    pub on_divergence: OnDivergence,
 }
 
 /// The acknowledgement that Produce asks for.

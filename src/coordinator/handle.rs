@@ -18,7 +18,7 @@ use crate::domain::shard::{Draft, PartitionWrite, Refusal, TopicChange};
 use crate::domain::state_log::{
     LastMirrorEpochsValue, MirrorPartition, PartitionValue, TopicValue,
 };
-use crate::domain::types::TopicPartition;
+use crate::domain::types::{TopicId, TopicPartition};
 use crate::kafka::connect::Address;
 use crate::kafka::contact::chain;
 use crate::kafka::peer::{PeerError, Peers};
@@ -366,6 +366,45 @@ impl Handle {
         self.ask(
             move |count| route::of_mirror(&name, count),
             move |draft| draft.remember_topic(&mirror, &topic, value),
+        )
+        .await
+    }
+
+    /// What is remembered of a topic, as this process, its coordinator, knows it: an answer is the right to decide by it.
+    ///
+    /// # Errors
+    /// See [`Unavailable`].
+    pub async fn topic_here(
+        &self,
+        mirror: Arc<str>,
+        topic: Arc<str>,
+    ) -> Result<Option<TopicValue>, Unavailable> {
+        let name = Arc::clone(&mirror);
+        self.ask(
+            move |count| route::of_mirror(&name, count),
+            move |draft| draft.topic(&mirror, &topic).cloned(),
+        )
+        .await
+    }
+
+    /// Marks a destination topic as being recreated, or writes its id down without a mark. See [`Draft::mark_topic`].
+    ///
+    /// # Errors
+    /// See [`Unavailable`].
+    pub async fn mark_topic(
+        &self,
+        mirror: Arc<str>,
+        topic: Arc<str>,
+        (source_topic_id, destination_topic_id): (TopicId, TopicId),
+        recreating: bool,
+    ) -> Result<bool, Unavailable> {
+        let name = Arc::clone(&mirror);
+        self.ask(
+            move |count| route::of_mirror(&name, count),
+            move |draft| {
+                let (source, destination) = (source_topic_id, destination_topic_id);
+                draft.mark_topic(&mirror, &topic, source, destination, recreating)
+            },
         )
         .await
     }

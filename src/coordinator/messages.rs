@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::{ReadAnswer, Unavailable, WriteAnswer};
 use crate::domain::shard::{PartitionWrite, Refusal, last_mirror};
 use crate::domain::state::PartitionState;
-use crate::domain::state_log::{MirrorPartition, PartitionValue};
-use crate::domain::types::{LeaderEpoch, TopicPartition};
+use crate::domain::state_log::{Divergence, MirrorPartition, PartitionValue};
+use crate::domain::types::{LeaderEpoch, TopicId, TopicPartition};
 use crate::wire::error_code::ErrorCode;
 use crate::wire::mirror_rpc::{
     ReadMirrorStatesPartition, ReadMirrorStatesPartitionResult, ReadMirrorStatesRequest,
@@ -15,6 +15,7 @@ use crate::wire::mirror_rpc::{
     WriteMirrorStatesPartitionResult, WriteMirrorStatesRequest, WriteMirrorStatesResponse,
     WriteMirrorStatesTopic,
 };
+use crate::wire::state_record::divergence;
 
 /// The code and the words of a reason that passes.
 pub fn unavailable(reason: Unavailable) -> (ErrorCode, Option<Arc<str>>) {
@@ -58,6 +59,12 @@ fn meaning(code: ErrorCode, words: Option<Arc<str>>) -> Result<Refusal, Unavaila
     }
 }
 
+fn diverged_topic_id(divergence: Option<Divergence>) -> TopicId {
+    divergence
+        .map(|found| found.destination_topic_id)
+        .unwrap_or_default()
+}
+
 /// What a peer is to write, all of one mirror.
 pub(super) fn write_request(
     mirror: &Arc<str>,
@@ -80,6 +87,8 @@ pub(super) fn write_request(
                 adopted_below: write.adopted_below.unwrap_or(-1),
                 producer_generation: write.producer_generation.unwrap_or(-1),
                 retry_attempt: write.retry_attempt.unwrap_or(-2),
+                diverged_topic_id: diverged_topic_id(write.divergence),
+                diverged_at: write.divergence.map_or(-1, |found| found.offset),
             });
     }
     WriteMirrorStatesRequest {
@@ -168,6 +177,7 @@ fn read_answer(one: ReadMirrorStatesPartitionResult) -> ReadAnswer {
         state_epoch: one.state_epoch,
         adopted_below: one.adopted_below,
         producer_generation: one.producer_generation,
+        divergence: divergence(one.diverged_topic_id, one.diverged_at),
     };
     let last = last_mirror(LeaderEpoch(one.last_mirror_epoch), one.last_mirror_offset);
     Ok((known.then_some(value), last))
@@ -191,6 +201,8 @@ pub fn read_result(index: i32, answer: ReadAnswer) -> ReadMirrorStatesPartitionR
                 last_mirror_offset: last.map_or(-1, |last| last.last_mirror_offset),
                 adopted_below: value.adopted_below,
                 producer_generation: value.producer_generation,
+                diverged_topic_id: diverged_topic_id(value.divergence),
+                diverged_at: value.divergence.map_or(-1, |found| found.offset),
             }
         }
         Err(reason) => {
@@ -228,6 +240,7 @@ pub fn write_of(partition: &WriteMirrorStatesPartition) -> Option<PartitionWrite
         state: (state != PartitionState::Unknown).then_some(state),
         expected_state_epoch: (partition.state_epoch >= 0).then_some(partition.state_epoch),
         error_message: partition.error_message.clone(),
+        divergence: divergence(partition.diverged_topic_id, partition.diverged_at),
         retry_attempt: (partition.retry_attempt >= -1).then_some(partition.retry_attempt),
         last_mirror: last_mirror(
             LeaderEpoch(partition.last_mirror_epoch),
@@ -262,6 +275,7 @@ mod tests {
                 last_mirror: last_mirror(LeaderEpoch(3), 7),
                 adopted_below: Some(0),
                 producer_generation: Some(2),
+                divergence: divergence(TopicId([7; 16]), -1),
             },
         ];
         for write in writes {
@@ -299,8 +313,9 @@ mod tests {
             assert_eq!(answers.get(&key(4).partition), Some(&wanted));
         }
         let value = PartitionValue {
-            state: PartitionState::Mirroring,
+            state: PartitionState::Failed,
             state_epoch: 9,
+            divergence: divergence(TopicId([7; 16]), 12),
             ..PartitionValue::default()
         };
         for given in [

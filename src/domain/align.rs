@@ -54,7 +54,7 @@ pub enum AlignFailure {
     /// The destination's beginning is missing.
     #[error(
         "the destination starts at offset {destination_start}, the source at {source_start}: records were deleted on the \
-         destination; delete the destination topic and mirror it again"
+         destination"
     )]
     BeginningMissing {
         /// First offset of the source.
@@ -87,7 +87,7 @@ pub enum AlignFailure {
     /// The records differ.
     #[error(
         "source and destination differ at offset {offset}: source has {source_has}, destination has {destination_has} \
-         written by producer id {producer_id}; stop whoever writes there, delete the destination topic and mirror it again"
+         written by producer id {producer_id}; stop whoever writes there"
     )]
     Differs {
         /// First offset that differs.
@@ -102,7 +102,7 @@ pub enum AlignFailure {
     /// Equal records, but not ours, above ours.
     #[error(
         "destination changed by another writer at offset {offset}: its batch there was written by producer id {producer_id}, \
-         not by this mirror; stop whoever writes there, delete the destination topic and mirror it again"
+         not by this mirror; stop whoever writes there"
     )]
     ForeignWriter {
         /// First offset of the batch.
@@ -110,6 +110,19 @@ pub enum AlignFailure {
         /// Who wrote it; -1 for a producer that is not idempotent.
         producer_id: ProducerId,
     },
+}
+
+impl AlignFailure {
+    /// The first offset of the destination that differs from the source, where the destination could be made anew; `None` for
+    /// what lies at the source, or passes.
+    pub fn diverged_at(&self) -> Option<i64> {
+        match self {
+            Self::Ahead { source_end, .. } => Some(*source_end),
+            Self::BeginningMissing { source_start, .. } => Some(*source_start),
+            Self::Differs { offset, .. } | Self::ForeignWriter { offset, .. } => Some(*offset),
+            Self::Gap { .. } | Self::Undecided { .. } => None,
+        }
+    }
 }
 
 /// Looks at the ends alone. `ahead_by` names who wrote the destination's batch at the source's end, if it is ahead.

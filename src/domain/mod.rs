@@ -6,6 +6,7 @@ pub mod assign;
 pub mod desired;
 pub mod lag;
 pub mod plan;
+pub mod recreate;
 pub mod retry;
 pub mod route;
 pub mod shard;

@@ -8,10 +8,10 @@ use thiserror::Error;
 
 use super::state::{DesiredState, PartitionState};
 use super::state_log::{
-    LastMirrorEpochsValue, MirrorPartition, MirrorValue, PartitionValue, StateKey, StateRecord,
-    StateValue, TopicValue,
+    Divergence, LastMirrorEpochsValue, MirrorPartition, MirrorValue, PartitionValue, StateKey,
+    StateRecord, StateValue, TopicValue,
 };
-use super::types::{LeaderEpoch, TopicPartition};
+use super::types::{LeaderEpoch, TopicId, TopicPartition};
 
 /// What the log of one state partition says.
 ///
@@ -138,6 +138,8 @@ pub struct PartitionWrite {
     pub expected_state_epoch: Option<i32>,
     /// Why, for FAILED.
     pub error_message: Option<Arc<str>>,
+    /// The same for the topic as a whole; belongs to `error_message` and is replaced with it.
+    pub divergence: Option<Divergence>,
     /// Failures in a row; by itself it counts on with every FAILED.
     pub retry_attempt: Option<i16>,
     /// How far it was mirrored.
@@ -152,7 +154,8 @@ impl PartitionValue {
     /// What a write makes of it, with the state epoch still the same.
     ///
     /// The state before and the count of failures follow by KIP-1279's rules where the write does not say them: FAILED
-    /// counts one more (one that no retry helps stays so), PAUSED, STOPPED and a new start clear the count.
+    /// counts one more (one that no retry helps stays so), PAUSED, STOPPED and a new start clear the count. What was adopted is
+    /// asked anew where the topic was an ordinary one, or may be another by now.
     ///
     /// # Errors
     /// [`Refusal::StateEpoch`], [`Refusal::Transition`].
@@ -182,6 +185,14 @@ impl PartitionValue {
             ) => 0,
             _ => self.retry_attempt,
         };
+        let (error_message, divergence) = match &write.error_message {
+            _ if state != PartitionState::Failed => (None, None),
+            Some(words) => (Some(Arc::clone(words)), write.divergence),
+            None => (self.error_message.clone(), self.divergence),
+        };
+        let begins_anew = state == PartitionState::LogTruncation
+            && (self.state == PartitionState::Stopped || self.divergence.is_some());
+        let adopted_below = if begins_anew { -1 } else { self.adopted_below };
         Ok(Self {
             state,
             previous_state: if state == self.state {
@@ -190,12 +201,9 @@ impl PartitionValue {
                 self.state
             },
             retry_attempt: write.retry_attempt.unwrap_or(counted),
-            error_message: match &write.error_message {
-                _ if state != PartitionState::Failed => None,
-                Some(words) => Some(Arc::clone(words)),
-                None => self.error_message.clone(),
-            },
-            adopted_below: write.adopted_below.unwrap_or(self.adopted_below),
+            error_message,
+            divergence,
+            adopted_below: write.adopted_below.unwrap_or(adopted_below),
             producer_generation: write
                 .producer_generation
                 .unwrap_or(self.producer_generation),
@@ -455,7 +463,9 @@ impl<'s> Draft<'s> {
         for topic in topics {
             // What its configs are to be stands in the record that would be removed.
             let unfinished = self.topic(mirror, topic).is_some_and(|topic| {
-                topic.desired != DesiredState::Stopped || !topic.restored_configs.is_empty()
+                topic.desired != DesiredState::Stopped
+                    || !topic.restored_configs.is_empty()
+                    || topic.recreating.is_some()
             });
             if unfinished {
                 return Err(Refusal::NotEmpty(Arc::clone(topic)));
@@ -478,7 +488,8 @@ impl<'s> Draft<'s> {
         Ok(())
     }
 
-    /// Remembers of a topic what is to be remembered before it is first worked on. The desired state is kept.
+    /// Remembers of a topic what is to be remembered before it is first worked on. The desired state is kept, and so is what is
+    /// being recreated, with its id.
     pub fn remember_topic(&mut self, mirror: &Arc<str>, topic: &Arc<str>, seen: TopicValue) {
         let key = StateKey::Topic {
             mirror: Arc::clone(mirror),
@@ -488,11 +499,45 @@ impl<'s> Draft<'s> {
         let new = TopicValue {
             desired: old.map(|old| old.desired).unwrap_or_default(),
             state_epoch: old.map(|old| old.state_epoch).unwrap_or_default(),
+            recreating: old.and_then(|old| old.recreating),
+            destination_topic_id: old
+                .and_then(|old| old.recreating)
+                .unwrap_or(seen.destination_topic_id),
             ..seen
         };
         if old != Some(&new) {
             self.put_topic(key, new);
         }
+    }
+
+    /// Marks a destination topic as being recreated, or writes its id down without a mark. False, and nothing is written, if it is
+    /// to be marked and an operator does not want it mirrored.
+    pub fn mark_topic(
+        &mut self,
+        mirror: &Arc<str>,
+        topic: &Arc<str>,
+        source_topic_id: TopicId,
+        destination_topic_id: TopicId,
+        recreating: bool,
+    ) -> bool {
+        let key = StateKey::Topic {
+            mirror: Arc::clone(mirror),
+            topic: Arc::clone(topic),
+        };
+        let old = self.topic(mirror, topic).cloned().unwrap_or_default();
+        if recreating && old.desired != DesiredState::Mirroring {
+            return false;
+        }
+        let new = TopicValue {
+            source_topic_id,
+            destination_topic_id,
+            recreating: recreating.then_some(destination_topic_id),
+            ..old.clone()
+        };
+        if new != old {
+            self.put_topic(key, new);
+        }
+        true
     }
 
     fn put_topic(&mut self, key: StateKey, value: TopicValue) {
@@ -729,6 +774,74 @@ mod tests {
             let other = draft.change_topic(&mirror, &"other".into(), change, None);
             assert_eq!(other, Err(Refusal::UnknownTopic));
         }
+    }
+
+    #[test]
+    fn what_differs_belongs_to_the_reason_and_what_was_adopted_is_asked_anew_behind_it() {
+        let divergence = Some(Divergence {
+            destination_topic_id: TopicId([1; 16]),
+            offset: 7,
+        });
+        let adopted = PartitionValue {
+            state: Mirroring,
+            adopted_below: 5,
+            ..PartitionValue::default()
+        };
+        let diverged = PartitionWrite {
+            error_message: Some("differs".into()),
+            divergence,
+            ..to(Failed)
+        };
+        let failed = adopted.after(&diverged).unwrap();
+        assert_eq!((failed.divergence, failed.adopted_below), (divergence, 5));
+        assert_eq!(failed.after(&to(Failed)).unwrap().divergence, divergence);
+        let reworded = PartitionWrite {
+            divergence: None,
+            ..diverged
+        };
+        assert_eq!(failed.after(&reworded).unwrap().divergence, None);
+        let anew = failed.after(&to(LogTruncation)).unwrap();
+        assert_eq!((anew.divergence, anew.adopted_below), (None, -1));
+        for (from, kept) in [(Failed, 5), (Stopped, -1)] {
+            let value = PartitionValue {
+                state: from,
+                ..adopted.clone()
+            };
+            let anew = value.after(&to(LogTruncation)).unwrap();
+            assert_eq!(anew.adopted_below, kept, "{from}");
+        }
+    }
+
+    #[test]
+    fn a_topic_is_marked_only_while_it_is_to_be_mirrored_and_keeps_the_mark() {
+        let (mirror, topic): (Arc<str>, Arc<str>) = ("m".into(), "t".into());
+        let (source, old, new) = (TopicId([9; 16]), TopicId([1; 16]), TopicId([2; 16]));
+        let shard = Shard::default();
+        let mut draft = Draft::new(&shard);
+        assert!(draft.mark_topic(&mirror, &topic, source, old, true));
+        assert!(draft.mark_topic(&mirror, &topic, source, old, true));
+        assert_eq!(draft.topic(&mirror, &topic).unwrap().state_epoch, 1);
+        // A hold that was under way.
+        let seen = TopicValue {
+            source_topic_id: source,
+            destination_topic_id: new,
+            ..TopicValue::default()
+        };
+        draft.remember_topic(&mirror, &topic, seen);
+        let pause = draft.change_topic(&mirror, &topic, TopicChange::Pause, None);
+        assert_eq!(pause, Ok(true));
+        let found = draft.topic(&mirror, &topic).unwrap();
+        assert_eq!(
+            (found.destination_topic_id, found.recreating),
+            (old, Some(old))
+        );
+        assert!(draft.mark_topic(&mirror, &topic, source, old, false));
+        assert!(!draft.mark_topic(&mirror, &topic, source, old, true));
+        let found = draft.topic(&mirror, &topic).unwrap();
+        assert_eq!(
+            (found.desired, found.recreating),
+            (DesiredState::Paused, None)
+        );
     }
 
     #[test]

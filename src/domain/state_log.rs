@@ -129,6 +129,25 @@ pub struct PartitionValue {
     pub adopted_below: i64,
     /// Which producer id of ours is used: it changes when the epochs of one are used up.
     pub producer_generation: i32,
+    /// Of a FAILED one: its destination topic is not its source's, or is being recreated.
+    pub divergence: Option<Divergence>,
+}
+
+/// Why a partition cannot be continued in the destination topic that it was compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    /// The id of that topic.
+    pub destination_topic_id: TopicId,
+    /// The first offset there that differs from the source; -1: none does, but another partition's, and this one stands still
+    /// until the topic is another.
+    pub offset: i64,
+}
+
+impl Divergence {
+    /// True if it is this topic, and this partition of it, that differs.
+    pub fn differs_in(&self, topic_id: TopicId) -> bool {
+        self.destination_topic_id == topic_id && self.offset >= 0
+    }
 }
 
 impl Default for PartitionValue {
@@ -141,6 +160,7 @@ impl Default for PartitionValue {
             state_epoch: 0,
             adopted_below: -1,
             producer_generation: 0,
+            divergence: None,
         }
     }
 }
@@ -158,6 +178,8 @@ pub struct TopicValue {
     pub destination_topic_id: TopicId,
     /// The configs that the topic is to have when it is no longer mirrored: `None` as value puts a key back to the default.
     pub restored_configs: Vec<(Arc<str>, Option<Arc<str>>)>,
+    /// The destination topic with this id is being deleted, and created anew.
+    pub recreating: Option<TopicId>,
 }
 
 /// What is remembered of a mirror.

@@ -315,27 +315,28 @@ pub async fn create_partitions(
     granted(API, topic, answer.error_code, answer.error_message)
 }
 
-/// Deletes a topic.
+/// Deletes the topic with this id, which had this name; another one of the same name is left alone.
 ///
 /// # Errors
-/// See [`AdminError`].
+/// See [`AdminError`]; `UNKNOWN_TOPIC_ID` if it is not there any more.
 pub async fn delete_topic(
     connection: &Connection,
     topic: &str,
+    topic_id: TopicId,
     timeout: Duration,
 ) -> Result<(), AdminError> {
     const API: &str = "DeleteTopics";
     let request = DeleteTopicsRequest {
         topics: vec![DeleteTopicState {
-            name: Some(topic.into()),
-            ..Default::default()
+            name: None,
+            topic_id,
         }],
         timeout_ms: broker_timeout_ms(timeout),
     };
     let response = connection.call(&request, timeout).await?;
     let mut answers = response.responses.into_iter();
     let answer = answers
-        .find(|answer| answer.name.as_deref() == Some(topic))
+        .find(|answer| answer.topic_id == topic_id)
         .ok_or_else(|| left_out(API, topic))?;
     granted(API, topic, answer.error_code, answer.error_message)
 }

@@ -206,6 +206,7 @@ impl Mirror {
                         Event::Identified {
                             key,
                             generation,
+                            expected,
                             reason,
                             producer_id,
                         }
@@ -242,16 +243,18 @@ impl Mirror {
         &mut self,
         key: PartitionKey,
         generation: u64,
+        expected: i64,
         reason: String,
         producer_id: Option<ProducerId>,
     ) {
-        if self
+        let Some(partition) = self
             .partitions
-            .get(&key)
-            .is_none_or(|partition| partition.generation != generation)
-        {
+            .get_mut(&key)
+            .filter(|partition| partition.generation == generation)
+        else {
             return;
-        }
+        };
+        partition.diverged_at = Some(expected);
         let who = match producer_id {
             Some(ProducerId::NONE) => {
                 "the record there was written by producer id -1 (a producer that is not idempotent)"
@@ -344,7 +347,16 @@ impl Mirror {
                 }
                 Comparison::Equal
             }
-            alignment::Alignment::Stop(failure) => Comparison::Differs(failure.to_string()),
+            alignment::Alignment::Stop(failure) => {
+                if let Some(partition) = self
+                    .partitions
+                    .get_mut(&key)
+                    .filter(|p| p.generation == generation)
+                {
+                    partition.diverged_at = failure.diverged_at();
+                }
+                Comparison::Differs(failure.to_string())
+            }
             alignment::Alignment::Unavailable(words) => {
                 if let Some(partition) = self
                     .partitions

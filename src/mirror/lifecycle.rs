@@ -10,12 +10,13 @@ use futures::FutureExt;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::partition::{Failure, PartitionKey};
+use super::partition::{Failure, Partition, PartitionKey};
 use super::{Alarm, Event, Mirror};
 use crate::coordinator::{Handle, Unavailable, WriteAnswer};
+use crate::domain::recreate::{begins_anew, divergence};
 use crate::domain::shard::PartitionWrite;
 use crate::domain::state::{DesiredState, PartitionState};
-use crate::domain::state_log::{MirrorPartition, PartitionValue};
+use crate::domain::state_log::{Divergence, MirrorPartition, PartitionValue};
 use crate::domain::types::TopicPartition;
 use crate::kafka::group::Membership;
 
@@ -28,6 +29,10 @@ const FENCING_LASTS: Duration = Duration::from_secs(1);
 /// States written with one request.
 const WRITES_TOGETHER: usize = 2_000;
 
+/// The reason of a partition that waits for another topic because of its neighbours.
+const STANDS_ASIDE: &str = "the destination topic is being deleted and created anew, since another partition of it differs from \
+                            the source; goes on by itself";
+
 /// What a partition is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Course {
@@ -39,6 +44,8 @@ pub(super) enum Course {
     Pause,
     /// The same, and then it is another sidecar's.
     Leave,
+    /// The same, and then it says that it stands still: its destination topic is being recreated.
+    Aside,
     /// It is being made an ordinary partition.
     Stop(Stop),
 }
@@ -73,15 +80,19 @@ pub(super) struct Recorded {
 impl Recorded {
     /// True if it is to be written down how far the destination's log was adopted.
     pub(super) fn adopts(&self) -> bool {
-        self.value.adopted_below < 0 && !self.writing && self.wanted.is_none()
+        self.value.adopted_below < 0 && self.is_settled()
+    }
+
+    /// True if nothing of it is being written.
+    fn is_settled(&self) -> bool {
+        !self.writing && self.wanted.is_none()
     }
 
     /// What is to be written after something was appended, if failures are still on record.
     pub(super) fn heals(&self) -> Option<PartitionWrite> {
         let heals = self.value.state == PartitionState::Mirroring
             && self.value.retry_attempt != 0
-            && !self.writing
-            && self.wanted.is_none();
+            && self.is_settled();
         heals.then(|| PartitionWrite {
             retry_attempt: Some(0),
             ..to(PartitionState::Mirroring)
@@ -138,10 +149,9 @@ impl Mirror {
             .map(|(name, key)| (name.clone(), *key))
             .collect();
         for (name, key) in keys {
-            let desired = topics
-                .get(&name.topic)
-                .map(|topic| topic.desired)
-                .unwrap_or_default();
+            let topic = topics.get(&name.topic);
+            let desired = topic.map(|topic| topic.desired).unwrap_or_default();
+            let recreating = topic.and_then(|topic| topic.recreating);
             let found = model.partition(&MirrorPartition {
                 mirror: Arc::clone(&self.mirror),
                 partition: name,
@@ -149,9 +159,12 @@ impl Mirror {
             let Some(partition) = self.partitions.get_mut(&key) else {
                 continue;
             };
-            let mut news = !partition.known || partition.desired != desired;
+            let mut news = !partition.known
+                || partition.desired != desired
+                || partition.recreating != recreating;
             partition.known = true;
             partition.desired = desired;
+            partition.recreating = recreating;
             if let Some(found) = found
                 && !partition.recorded.writing
                 && found.state_epoch > partition.recorded.value.state_epoch
@@ -182,6 +195,10 @@ impl Mirror {
         if partition.course == Course::Leave {
             return;
         }
+        if partition.recreating.is_some() {
+            self.stand_aside(key);
+            return;
+        }
         let state = partition.recorded.value.state;
         match (partition.desired, state) {
             (DesiredState::Stopped, S::Stopped) => self.rest(key),
@@ -192,6 +209,9 @@ impl Mirror {
             | (DesiredState::Mirroring, S::Pausing) => self.begin_pause(key),
             (DesiredState::Paused, S::EpochFencing) => self.save(key, to(S::Mirroring)),
             (DesiredState::Paused, _) => self.rest(key),
+            (DesiredState::Mirroring, S::Failed) if self.topic_is_another(partition) => {
+                self.begin_anew(key);
+            }
             (DesiredState::Mirroring, S::Failed) => self.take_up_failed(key),
             (DesiredState::Mirroring, S::Paused) => self.save(key, to(S::Mirroring)),
             (DesiredState::Mirroring, S::Unknown | S::Stopped) => {
@@ -241,11 +261,19 @@ impl Mirror {
         let Some(partition) = self.partitions.get_mut(&key) else {
             return;
         };
+        let value = &partition.recorded.value;
         // Its retry is planned already, unless it was laid to rest since.
-        if partition.failure.is_some() && partition.course != Course::Rest {
+        if let Some(failure) = &mut partition.failure
+            && partition.course != Course::Rest
+        {
+            // The mirror's coordinator may have said more of it.
+            if let Some(words) = &value.error_message
+                && partition.recorded.is_settled()
+            {
+                failure.reason = words.to_string();
+            }
             return;
         }
-        let value = &partition.recorded.value;
         let attempt = u32::try_from(value.retry_attempt).ok();
         // The attempt that is recorded has been made; its number counts from 1.
         let pause = attempt
@@ -477,6 +505,7 @@ impl Mirror {
                 self.save(key, to(PartitionState::Paused));
             }
             Course::Stop(Stop::Drain) => self.fence(key),
+            Course::Aside => self.stands_aside(key),
             Course::Leave => {
                 let name = partition.name.clone();
                 self.forget(&name, "now another sidecar's");
@@ -485,6 +514,70 @@ impl Mirror {
             }
             Course::Rest | Course::Mirror | Course::Pause | Course::Stop(_) => {}
         }
+    }
+
+    // ---- the destination topic is another
+
+    /// The destination topic is being recreated: nothing more is sent to it.
+    fn stand_aside(&mut self, key: PartitionKey) {
+        if let Some(partition) = self.partitions.get_mut(&key) {
+            partition.course = Course::Aside;
+            partition.drop_queue();
+            self.go_on_when_silent(key);
+        }
+    }
+
+    /// Every answer is in: the topic may be deleted, as far as this partition is concerned.
+    fn stands_aside(&mut self, key: PartitionKey) {
+        let Some(partition) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        let Some(destination_topic_id) = partition.recreating else {
+            return;
+        };
+        let told = divergence(&partition.recorded.value)
+            .is_some_and(|found| found.destination_topic_id == destination_topic_id);
+        let words = partition.recorded.value.error_message.as_deref();
+        let reason = words.filter(|_| told).unwrap_or(STANDS_ASIDE).to_owned();
+        let write = (!told).then(|| PartitionWrite {
+            divergence: Some(Divergence {
+                destination_topic_id,
+                offset: -1,
+            }),
+            ..failed(&reason, None)
+        });
+        let config = partition.machine.config().clone();
+        partition.renew(config);
+        partition.failure = Some(Failure {
+            reason,
+            retry_at: None,
+            of_topic: false,
+            permanent: true,
+        });
+        partition.enter(PartitionState::Failed);
+        if let Some(write) = write {
+            self.save(key, write);
+        }
+    }
+
+    /// True if what the log has of a FAILED partition is about a destination topic that it has no more.
+    fn topic_is_another(&self, partition: &Partition) -> bool {
+        let topic = &partition.name.topic;
+        let remembered = self.parts.states.model().topic(&self.mirror, topic);
+        let remembered = remembered.unwrap_or_default().destination_topic_id;
+        let (value, there) = (&partition.recorded.value, partition.destination_topic_id);
+        begins_anew(value, there, remembered)
+    }
+
+    fn begin_anew(&mut self, key: PartitionKey) {
+        if let Some(partition) = self.partitions.get_mut(&key) {
+            partition.attempts = 0;
+        }
+        let write = PartitionWrite {
+            retry_attempt: Some(0),
+            ..to(PartitionState::LogTruncation)
+        };
+        self.save(key, write);
     }
 
     // ---- sharing work

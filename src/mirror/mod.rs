@@ -179,6 +179,7 @@ enum Event {
     Identified {
         key: PartitionKey,
         generation: u64,
+        expected: i64,
         reason: String,
         producer_id: Option<ProducerId>,
     },
@@ -422,10 +423,11 @@ impl Mirror {
             Event::Identified {
                 key,
                 generation,
+                expected,
                 reason,
                 producer_id,
             } => {
-                self.identified(key, generation, reason, producer_id);
+                self.identified(key, generation, expected, reason, producer_id);
             }
             Event::Saved(answers) => {
                 for (key, write, answer) in answers {

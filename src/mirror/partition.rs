@@ -76,6 +76,8 @@ pub(super) struct Partition {
     pub(super) state: PartitionState,
     /// What the operator wants of its topic.
     pub(super) desired: DesiredState,
+    /// Its destination topic with this id is being recreated.
+    pub(super) recreating: Option<TopicId>,
     /// What it is doing.
     pub(super) course: Course,
     /// Its state in the log.
@@ -126,6 +128,8 @@ pub(super) struct Partition {
     /// Up to when the destination has all that the source had decided.
     up_to_date: UpToDate<Instant>,
     pub(super) failure: Option<Failure>,
+    /// The first offset of the destination that was found to differ, of a failure that is about to be told.
+    pub(super) diverged_at: Option<i64>,
     /// Why the logs cannot be compared now, while that is so.
     pub(super) incomparable: Option<String>,
     /// Retries since something was last appended.
@@ -146,6 +150,7 @@ impl Partition {
             destination_topic_id: ids.1,
             state: PartitionState::Unknown,
             desired: DesiredState::Mirroring,
+            recreating: None,
             course: Course::Rest,
             recorded: Recorded::default(),
             known: false,
@@ -178,6 +183,7 @@ impl Partition {
             source_heard_at: Instant::now(),
             up_to_date: UpToDate::new(Instant::now()),
             failure: None,
+            diverged_at: None,
             incomparable: None,
             attempts: 0,
             metrics,
@@ -190,6 +196,7 @@ impl Partition {
         self.generation = self.generation.saturating_add(1);
         self.round = self.round.saturating_add(1);
         self.failure = None;
+        self.diverged_at = None;
         self.incomparable = None;
         self.blocked = None;
         self.refusal = None;

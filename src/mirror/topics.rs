@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::{debug, error};
+use tracing::{debug, error, info};
 
 use super::lifecycle::{Course, failed};
 use super::partition::{Failure, Partition, PartitionKey};
 use super::{Alarm, Mirror, PRODUCER_EXPIRATION};
 use crate::domain::append::{AppendConfig, producer_id};
 use crate::domain::desired::{TopicEntry, TopicGate};
+use crate::domain::recreate::OnDivergence;
+use crate::domain::shard::PartitionWrite;
 use crate::domain::state::{DesiredState, PartitionState};
+use crate::domain::state_log::Divergence;
 use crate::domain::types::TopicPartition;
 
 impl Mirror {
@@ -89,6 +92,7 @@ impl Mirror {
                     return;
                 };
                 partition.source_topic_id = entry.source_topic_id;
+                let known_as = partition.destination_topic_id;
                 partition.destination_topic_id = entry.destination_topic_id;
                 if let TopicGate::Held { max_message_bytes } = entry.gate {
                     partition.machine.limit_batch_bytes(max_message_bytes);
@@ -100,6 +104,8 @@ impl Mirror {
                     .is_some_and(|failure| failure.of_topic);
                 if of_topic {
                     partition.failure = None;
+                    self.decide(key);
+                } else if known.is_some() && known_as != entry.destination_topic_id {
                     self.decide(key);
                 } else if known.is_some() {
                     self.begin_mirroring(key);
@@ -163,6 +169,7 @@ impl Mirror {
         retried_here: bool,
     ) {
         let policy = self.parts.config.retry;
+        let mut on_divergence = self.parts.config.policy.on_divergence;
         let Some(partition) = self.partitions.get_mut(&key) else {
             return;
         };
@@ -173,6 +180,18 @@ impl Mirror {
         if partition.course == Course::Rest {
             partition.course = Course::Mirror;
         }
+        let divergence = partition.diverged_at.take().map(|offset| Divergence {
+            destination_topic_id: partition.destination_topic_id,
+            offset,
+        });
+        // Without ids a topic that was deleted cannot be told from the one that was created.
+        if partition.destination_topic_id.is_zero() {
+            on_divergence = OnDivergence::Fail;
+        }
+        let reason = match divergence {
+            Some(_) => format!("{reason}; {}", on_divergence.remedy()),
+            None => reason,
+        };
         let attempt = partition.attempts;
         let pause = (!permanent && retried_here && !policy.exhausted(attempt))
             .then(|| policy.delay(attempt, rand::random()));
@@ -196,14 +215,21 @@ impl Mirror {
         let (name, generation) = (partition.name.clone(), partition.generation);
         if permanent || retried_here {
             let attempts = (!permanent).then_some(partition.attempts);
-            self.save(key, failed(&reason, attempts));
+            let write = PartitionWrite {
+                divergence,
+                ..failed(&reason, attempts)
+            };
+            self.save(key, write);
         }
         self.parts
             .metrics
             .failures
             .with_label_values(&[self.name.as_str(), kind])
             .inc();
-        if first || pause.is_none() {
+        if divergence.is_some() && on_divergence == OnDivergence::Recreate {
+            // Said by the mirror's coordinator, which decides what follows.
+            info!(mirror = %self.name, topic = %name.topic, partition = name.partition, %reason, "partition diverged");
+        } else if first || pause.is_none() {
             error!(
                 mirror = %self.name,
                 topic = %name.topic,

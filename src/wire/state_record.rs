@@ -11,8 +11,8 @@ use super::bounded::{DecodeError, EncodeError, Reader, Writer};
 use super::schema::{Field, Layout, wire_struct};
 use crate::domain::state::{DesiredState, PartitionState};
 use crate::domain::state_log::{
-    CoordinatorValue, LastMirrorEpochsValue, MirrorPartition, MirrorValue, PartitionValue,
-    StateKey, StateRecord, StateValue, TopicValue,
+    CoordinatorValue, Divergence, LastMirrorEpochsValue, MirrorPartition, MirrorValue,
+    PartitionValue, StateKey, StateRecord, StateValue, TopicValue,
 };
 use crate::domain::types::{LeaderEpoch, TopicId, TopicPartition};
 
@@ -109,6 +109,10 @@ wire_struct! {
         1 => adopted_below: i64 [0..] = -1,
         /// Which of our producer ids.
         2 => producer_generation: i32 [0..],
+        /// The destination topic that differs; all zero: none.
+        3 => diverged_topic_id: TopicId [0..],
+        /// The first offset there that differs; -1: another partition's does.
+        4 => diverged_at: i64 [0..] = -1,
     }
 }
 
@@ -125,6 +129,10 @@ wire_struct! {
         destination_topic_id: TopicId [0..],
         /// To be put in force when it is no longer mirrored.
         restored_configs: Vec<ConfigFields> [0..],
+    }
+    tagged {
+        /// The destination topic that is being recreated; all zero: none.
+        0 => recreating: TopicId [0..],
     }
 }
 
@@ -246,6 +254,11 @@ fn encode_value(value: &StateValue) -> Result<Bytes, EncodeError> {
             state_epoch: value.state_epoch,
             adopted_below: value.adopted_below,
             producer_generation: value.producer_generation,
+            diverged_topic_id: value
+                .divergence
+                .map(|found| found.destination_topic_id)
+                .unwrap_or_default(),
+            diverged_at: value.divergence.map_or(-1, |found| found.offset),
         }
         .encode(VALUE, &mut w),
         StateValue::Topic(value) => TopicFields {
@@ -261,6 +274,7 @@ fn encode_value(value: &StateValue) -> Result<Bytes, EncodeError> {
                     value: value.clone(),
                 })
                 .collect(),
+            recreating: value.recreating.unwrap_or_default(),
         }
         .encode(VALUE, &mut w),
         StateValue::Mirror(value) => MirrorFields {
@@ -351,6 +365,7 @@ fn decode_value(type_id: i16, bytes: Bytes) -> Result<StateValue, StateRecordErr
                 state_epoch: fields.state_epoch,
                 adopted_below: fields.adopted_below,
                 producer_generation: fields.producer_generation,
+                divergence: divergence(fields.diverged_topic_id, fields.diverged_at),
             })
         }
         TOPIC => {
@@ -367,6 +382,7 @@ fn decode_value(type_id: i16, bytes: Bytes) -> Result<StateValue, StateRecordErr
                     .into_iter()
                     .map(|config| (config.name, config.value))
                     .collect(),
+                recreating: known(fields.recreating),
             })
         }
         _ => {
@@ -381,6 +397,19 @@ fn decode_value(type_id: i16, bytes: Bytes) -> Result<StateValue, StateRecordErr
     };
     r.finish()?;
     Ok(value)
+}
+
+/// The id, if it is one.
+fn known(topic_id: TopicId) -> Option<TopicId> {
+    (!topic_id.is_zero()).then_some(topic_id)
+}
+
+/// What records and messages say of a destination topic that differs, in two fields.
+pub fn divergence(topic_id: TopicId, offset: i64) -> Option<Divergence> {
+    known(topic_id).map(|destination_topic_id| Divergence {
+        destination_topic_id,
+        offset: offset.max(-1),
+    })
 }
 
 #[cfg(test)]
@@ -428,6 +457,7 @@ mod tests {
                     state_epoch: 9,
                     adopted_below: 100,
                     producer_generation: 2,
+                    divergence: divergence(TopicId([3; 16]), 70),
                 })),
             },
             StateRecord {
@@ -438,6 +468,7 @@ mod tests {
                     source_topic_id: TopicId([1; 16]),
                     destination_topic_id: TopicId([2; 16]),
                     restored_configs: vec![("a".into(), Some("1".into())), ("b".into(), None)],
+                    recreating: Some(TopicId([2; 16])),
                 })),
             },
             StateRecord {

@@ -4,6 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use kafka_protocol::messages::delete_records_request::{
+    DeleteRecordsPartition, DeleteRecordsTopic,
+};
+use kafka_protocol::messages::{DeleteRecordsRequest, TopicName};
+use kafka_protocol::protocol::StrBytes;
 use serde_json::Value;
 
 use super::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
@@ -36,12 +41,35 @@ pub async fn end(daemon: &mut Daemon) {
     assert_eq!(ended.code(), Some(0), "{:#?}", daemon.log());
 }
 
+/// Changes the configuration of a daemon that does not run.
+pub fn reconfigure(daemon: &Daemon, from: &str, to: &str) {
+    let file = daemon.config_file();
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains(from), "{from} in\n{text}");
+    std::fs::write(&file, text.replace(from, to)).unwrap();
+}
+
 /// Writes records with the usual producer.
 pub async fn produce(cluster: &KafkaCluster, topic: &str, partition: i32, records: &[TestRecord]) {
     Producer::new(&cluster.direct_bootstrap(), &ProducerOptions::default())
         .await
         .produce(topic, partition, records)
         .await;
+}
+
+/// Removes the records of partition 0 below `offset`.
+pub async fn trim(cluster: &KafkaCluster, topic: &str, offset: i64) {
+    let partition = DeleteRecordsPartition::default()
+        .with_partition_index(0)
+        .with_offset(offset);
+    let topic = DeleteRecordsTopic::default()
+        .with_name(TopicName(StrBytes::from_string(topic.into())))
+        .with_partitions(vec![partition]);
+    let request = DeleteRecordsRequest::default()
+        .with_topics(vec![topic])
+        .with_timeout_ms(10_000);
+    let answer = cluster.admin(2, &request).await;
+    assert_eq!(answer.topics[0].partitions[0].error_code, 0);
 }
 
 /// Waits until both sides end at the same offsets, and compares every record.

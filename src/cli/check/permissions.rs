@@ -13,6 +13,7 @@ pub(super) type Operation = (&'static str, u32);
 
 pub(super) const READ: Operation = ("Read", 3);
 pub(super) const WRITE: Operation = ("Write", 4);
+pub(super) const DELETE: Operation = ("Delete", 6);
 pub(super) const ALTER: Operation = ("Alter", 7);
 pub(super) const DESCRIBE: Operation = ("Describe", 8);
 pub(super) const CLUSTER_ACTION: Operation = ("ClusterAction", 9);

@@ -9,12 +9,13 @@ use futures::stream;
 
 use super::clusters::Reached;
 use super::permissions::{
-    ALTER, ALTER_CONFIGS, DESCRIBE, DESCRIBE_CONFIGS, Operation, READ, WRITE, allowed, grant,
-    missing,
+    ALTER, ALTER_CONFIGS, DELETE, DESCRIBE, DESCRIBE_CONFIGS, Operation, READ, WRITE, allowed,
+    grant, missing,
 };
 use super::report::{CheckReport, some};
 use crate::config::{Mirror, NamePatterns};
 use crate::domain::desired::{Policy, SourceConfigs, Step, creation, may_be_mirrored, next_step};
+use crate::domain::recreate::OnDivergence;
 use crate::kafka::admin::{
     ConfigSource, Configs, NewTopic, Refusal, create_topic, describe_configs,
 };
@@ -186,15 +187,11 @@ async fn permissions(
             let step = next_step(wanted, there(name).map(count));
             matches!(step, Step::Grow { .. })
         });
-    let to_write = [WRITE, READ, DESCRIBE, ALTER_CONFIGS, DESCRIBE_CONFIGS];
-    let to_grow = [
-        WRITE,
-        READ,
-        DESCRIBE,
-        ALTER_CONFIGS,
-        DESCRIBE_CONFIGS,
-        ALTER,
-    ];
+    let mut to_write = vec![WRITE, READ, DESCRIBE, ALTER_CONFIGS, DESCRIBE_CONFIGS];
+    if mirror.policy.on_divergence == OnDivergence::Recreate {
+        to_write.push(DELETE);
+    }
+    let to_grow = [to_write.as_slice(), &[ALTER]].concat();
     const CHECK: &str = "destination permissions";
     may(destination, CHECK, label, &settled, &to_write, report).await;
     may(destination, CHECK, label, &growing, &to_grow, report).await;

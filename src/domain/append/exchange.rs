@@ -124,7 +124,7 @@ pub enum AppendFailure {
     /// Somebody else wrote into the partition.
     #[error(
         "destination changed by another writer at offset {expected}: our batch landed at offset {found}; \
-         stop whoever writes to this topic on the destination, then delete the destination topic and mirror it again"
+         stop whoever writes to this topic on the destination"
     )]
     ForeignWriter {
         /// Where our batch belonged.

@@ -4,6 +4,7 @@
 //! One loop does it all: a round lists both clusters, compares, and queues a step for every topic that needs one; a few
 //! steps run at a time. What fails is tried again at the next round, which then comes sooner.
 
+mod recreate;
 mod remembered;
 mod round;
 mod step;
@@ -21,10 +22,12 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
+use self::recreate::recreate;
 use self::step::{Ready, Stage, Trouble, hold, prepare, restore, wait_for_hold};
 use crate::config::{NamePatterns, TopicFilter};
 use crate::coordinator::{Handle, ReadModel};
 use crate::domain::desired::{Step, TopicEntry, TopicGate, TopicSet, may_be_mirrored};
+use crate::domain::recreate::OnDivergence;
 use crate::domain::state::DesiredState;
 use crate::domain::state_log::TopicValue;
 use crate::kafka::backoff::Backoff;
@@ -54,6 +57,8 @@ pub struct TopicsOptions {
     pub config_exclude: NamePatterns,
     /// Of topics that are created; -1: the destination's default.
     pub replication_factor: i16,
+    /// What happens to one that is not its source's.
+    pub on_divergence: OnDivergence,
     /// Time between two listings of both clusters.
     pub refresh_interval: Duration,
     /// How long each answer may take.
@@ -108,6 +113,7 @@ pub async fn run(
         destination,
         config_exclude: options.config_exclude,
         replication_factor: options.replication_factor,
+        on_divergence: options.on_divergence,
         request_timeout: options.request_timeout,
     });
     let mut keeper = Keeper {
@@ -152,6 +158,7 @@ enum Outcome {
     Prepared(Arc<str>, Result<Ready, Trouble>),
     Held(Arc<str>, Result<usize, Trouble>),
     Restored(Arc<str>, Result<(), Trouble>),
+    Recreated(Arc<str>, Result<Option<Ready>, Trouble>),
     /// The source's cluster id has been written down, or could not be.
     Pinned(bool),
     /// The source's state topic is not read any more: the process ends.
@@ -167,6 +174,7 @@ enum Work {
     },
     Hold(Arc<str>),
     Restore(Arc<str>, TopicValue),
+    Recreate(Arc<str>),
 }
 
 struct Topic {
@@ -179,6 +187,10 @@ struct Topic {
     busy: bool,
     missed_at_source: u32,
     missed_at_destination: u32,
+    /// The last listing of the destination had another topic of this name: a broker that lags shows an earlier one.
+    odd_at_destination: bool,
+    /// Its coordinator has marked it, when that was last looked at.
+    recreating: bool,
     /// The source's listings do not have it any more.
     deleted: bool,
     /// The state topic has shown that it failed for good.
@@ -199,6 +211,8 @@ impl Topic {
             busy: false,
             missed_at_source: 0,
             missed_at_destination: 0,
+            odd_at_destination: false,
+            recreating: false,
             deleted: false,
             blamed: false,
             restored_by: None,
@@ -351,6 +365,10 @@ impl Keeper {
                     self.look_at_stopped = Some(Instant::now() + RETRIES.cap);
                 }
             }
+            Outcome::Recreated(topic, result) => {
+                self.steps = self.steps.saturating_sub(1);
+                self.recreated(&topic, result);
+            }
             Outcome::Held(topic, result) => {
                 self.steps = self.steps.saturating_sub(1);
                 self.held(&topic, result);
@@ -416,6 +434,8 @@ impl Keeper {
             }
         }
         self.miss(source);
+        // What the state topic says of them may not have been done before they were known.
+        self.look_at_stopped.get_or_insert_with(Instant::now);
         // What other topics the listings brought is forgotten again.
         self.follow();
         Ok(())
@@ -427,7 +447,9 @@ impl Keeper {
             return;
         };
         topic.hold_wanted = true;
-        let wanted = !self.deleted && self.desired(name) == DesiredState::Mirroring;
+        let wanted = !self.deleted
+            && self.desired(name) == DesiredState::Mirroring
+            && !self.is_recreated(name);
         let Some(topic) = self.topics.get_mut(name).filter(|_| wanted) else {
             return;
         };
@@ -472,6 +494,14 @@ impl Keeper {
                     let result = restore(&stage, &topic, value).await;
                     Outcome::Restored(topic, result)
                 }),
+                Work::Recreate(topic) => {
+                    let known = self.topics.get(&topic);
+                    let id = known.map(|topic| topic.entry.source_topic_id);
+                    Box::pin(async move {
+                        let result = recreate(&stage, &topic, id.unwrap_or_default()).await;
+                        Outcome::Recreated(topic, result)
+                    })
+                }
             });
         }
     }

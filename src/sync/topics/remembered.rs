@@ -1,7 +1,7 @@
 //! What the state topic says of a mirror's topics, and what follows: topics that are known without the source, the source that is
 //! pinned, topics that were adopted, stopped or recovered. Must not ask a cluster: steps are only queued.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{Keeper, Outcome, Topic, Work};
 use crate::coordinator::read_elsewhere;
 use crate::domain::desired::{TopicEntry, TopicGate};
 use crate::domain::state::{DesiredState, PartitionState};
-use crate::domain::state_log::MirrorPartition;
+use crate::domain::state_log::{MirrorPartition, PartitionValue};
 use crate::domain::types::TopicPartition;
 use crate::kafka::cluster::Metadata;
 
@@ -214,15 +214,13 @@ impl Keeper {
     }
 
     /// Topics of which any partition was compared by its owner, wherever that is, are to be held.
-    pub(super) fn hold_adopted(&mut self) {
-        let model = self.stage.states.model().clone();
-        let adopted: BTreeSet<Arc<str>> = model
-            .partitions_of(&self.stage.mirror)
-            .into_iter()
+    pub(super) fn hold_adopted(&mut self, states: &BTreeMap<MirrorPartition, PartitionValue>) {
+        let adopted: BTreeSet<Arc<str>> = states
+            .iter()
             .filter(|(_, value)| {
                 value.adopted_below >= 0 || value.state == PartitionState::Mirroring
             })
-            .map(|(key, _)| key.partition.topic)
+            .map(|(key, _)| Arc::clone(&key.partition.topic))
             .collect();
         for name in adopted {
             let waits = self
@@ -246,10 +244,15 @@ impl Keeper {
             return;
         }
         self.forgive_recovered();
+        if self.follow_recreated() {
+            self.publish();
+        }
         if !self.coordinates() {
             return;
         }
-        self.hold_adopted();
+        let states = model.partitions_of(&self.stage.mirror);
+        self.recreate_diverged(&states);
+        self.hold_adopted(&states);
         for (name, value) in model.topics(&self.stage.mirror) {
             if value.desired != DesiredState::Stopped || value.restored_configs.is_empty() {
                 continue;

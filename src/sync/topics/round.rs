@@ -40,6 +40,13 @@ impl Keeper {
         if topic.busy {
             return;
         }
+        if self.is_recreated(name) {
+            self.compare_recreated(name, partitions, there);
+            return;
+        }
+        let Some(topic) = self.topics.get_mut(name) else {
+            return;
+        };
         let known = topic.entry.source_topic_id;
         if topic.deleted && source_topic_id == known && !known.is_zero() {
             // Only the right to see it was gone for a while.
@@ -63,7 +70,10 @@ impl Keeper {
                 topic.missed_at_destination,
             );
             match seen {
-                Sight::Same => topic.missed_at_destination = 0,
+                Sight::Same => {
+                    topic.missed_at_destination = 0;
+                    topic.odd_at_destination = false;
+                }
                 Sight::Missed => {
                     topic.missed_at_destination = 1;
                     self.try_again_soon();
@@ -73,6 +83,12 @@ impl Keeper {
                     let reason = "the destination topic was deleted while it was mirrored: truemirror recover mirrors it from \
                                   the beginning, or exclude it";
                     self.fail(name, reason.to_owned(), true);
+                    return;
+                }
+                // Its coordinator may have done so, or a broker that lags shows the one of before.
+                Sight::Recreated { .. } if !topic.odd_at_destination => {
+                    topic.odd_at_destination = true;
+                    self.try_again_soon();
                     return;
                 }
                 Sight::Recreated { known, found } => {
@@ -135,6 +151,26 @@ impl Keeper {
                     step,
                 });
             }
+        }
+    }
+
+    /// One whose destination topic is being recreated: nobody else creates, widens or holds it. Its partitions are worked on as
+    /// long as the old one is there, so that their owners can say that they stand still.
+    fn compare_recreated(
+        &mut self,
+        name: &Arc<str>,
+        partitions: i32,
+        there: Option<&TopicMetadata>,
+    ) {
+        let known = self.topics.get(name);
+        if let Some(there) = there
+            && known.is_some_and(|topic| !topic.ready)
+        {
+            let ready = Ready {
+                destination_topic_id: there.topic_id,
+                partitions,
+            };
+            self.prepared(name, Ok(ready));
         }
     }
 

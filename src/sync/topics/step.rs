@@ -9,11 +9,12 @@ use tokio::time::{Instant, sleep};
 use tracing::info;
 
 use crate::config::NamePatterns;
-use crate::coordinator::Handle;
+use crate::coordinator::{Handle, Unavailable};
 use crate::domain::desired::{
     Policy, SourceConfigs, Step, Values, creation, held_configs, max_message_bytes, missing_holds,
     next_step, restored_configs,
 };
+use crate::domain::recreate::OnDivergence;
 use crate::domain::state_log::TopicValue;
 use crate::domain::types::TopicId;
 use crate::kafka::admin::{
@@ -34,7 +35,7 @@ const LEADERS_DEADLINE: Duration = Duration::from_secs(15);
 const HOLD_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Pauses between looks at something that brokers do by themselves.
-const LOOKS: Backoff = Backoff {
+pub(super) const LOOKS: Backoff = Backoff {
     first: Duration::from_millis(50),
     cap: Duration::from_secs(1),
 };
@@ -48,6 +49,7 @@ pub(super) struct Stage {
     pub(super) destination: Cluster,
     pub(super) config_exclude: NamePatterns,
     pub(super) replication_factor: i16,
+    pub(super) on_divergence: OnDivergence,
     pub(super) request_timeout: Duration,
 }
 
@@ -126,7 +128,11 @@ pub(super) fn count(topic: &TopicMetadata) -> i32 {
     i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX)
 }
 
-async fn create(stage: &Stage, topic: &Arc<str>, partitions: i32) -> Result<(), Trouble> {
+pub(super) async fn create(
+    stage: &Stage,
+    topic: &Arc<str>,
+    partitions: i32,
+) -> Result<(), Trouble> {
     let source = source_configs(stage, topic).await?;
     let exclude = |key: &str| stage.config_exclude.matches(key);
     let policy = Policy {
@@ -183,7 +189,7 @@ async fn grow(stage: &Stage, topic: &Arc<str>, to: i32) -> Result<(), Trouble> {
 }
 
 /// The topic as the destination shows it once it has at least `partitions`, all of them led.
-async fn wait_for_leaders(
+pub(super) async fn wait_for_leaders(
     stage: &Stage,
     topic: &Arc<str>,
     partitions: i32,
@@ -345,9 +351,12 @@ async fn remember(stage: &Stage, topic: &Arc<str>, value: TopicValue) -> Result<
     let written = stage
         .states
         .remember_topic(Arc::clone(&stage.mirror), Arc::clone(topic), value);
-    written
-        .await
-        .map_err(|unavailable| Trouble::Unreached(unavailable.to_string()))
+    written.await.map_err(unavailable)
+}
+
+/// Nobody could be asked about a state now.
+pub(super) fn unavailable(reason: Unavailable) -> Trouble {
+    Trouble::Unreached(reason.to_string())
 }
 
 /// Puts in force what a topic that is no longer mirrored is to have, and writes down that this is done.
@@ -455,7 +464,7 @@ fn describe_refused(topic: &Arc<str>, refusal: Refusal) -> Trouble {
 }
 
 /// The broker's no in its words, with what an operator can do about it; `operation` is the ACL operation it takes.
-fn refused(
+pub(super) fn refused(
     error: AdminError,
     side: Side,
     topic: &str,

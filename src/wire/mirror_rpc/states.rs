@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use crate::domain::types::TopicId;
 use crate::wire::error_code::ErrorCode;
 use crate::wire::schema::{wire_api, wire_struct};
 
@@ -98,6 +99,10 @@ wire_struct! {
         1003 => adopted_below: i64 [0..] = -1,
         /// Ours: which of the partition's producer ids is the one in use.
         1004 => producer_generation: i32 [0..],
+        /// Ours: the destination topic because of which it is FAILED; all zero: none.
+        1006 => diverged_topic_id: TopicId [0..],
+        /// Ours: the first offset there that differs from the source; -1: another partition's does.
+        1007 => diverged_at: i64 [0..] = -1,
     }
 }
 
@@ -150,6 +155,10 @@ wire_struct! {
         1004 => producer_generation: i32 [0..] = -1,
         /// Ours: how often FAILED was tried again; -1: never try again; -2: the coordinator counts.
         1005 => retry_attempt: i16 [0..] = -2,
+        /// Ours: the destination topic because of which it is FAILED, with the error message; all zero: none.
+        1006 => diverged_topic_id: TopicId [0..],
+        /// Ours: the first offset there that differs from the source; -1: another partition's does.
+        1007 => diverged_at: i64 [0..] = -1,
     }
 }
 
