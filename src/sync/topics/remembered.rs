@@ -217,8 +217,10 @@ impl Keeper {
     pub(super) fn hold_adopted(&mut self, states: &BTreeMap<MirrorPartition, PartitionValue>) {
         let adopted: BTreeSet<Arc<str>> = states
             .iter()
+            // What a stopped one adopted was the topic of before: it is compared anew first.
             .filter(|(_, value)| {
-                value.adopted_below >= 0 || value.state == PartitionState::Mirroring
+                value.state != PartitionState::Stopped
+                    && (value.adopted_below >= 0 || value.state == PartitionState::Mirroring)
             })
             .map(|(key, _)| Arc::clone(&key.partition.topic))
             .collect();
