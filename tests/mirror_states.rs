@@ -182,6 +182,20 @@ async fn a_stopped_topic_has_everything_is_writable_and_has_its_own_configs_back
     assert_eq!(end_of(destination, &topic).await, end + 10);
 }
 
+/// Waits until it is written down that the only FAILED partition is so for good, with at least this state epoch; which it is.
+async fn failed_at_epoch(daemon: &mut Daemon, least: i64) -> i64 {
+    poll_until("it is written down", SOON, async || {
+        let shown = done(daemon, &["describe", "--failed", "--json"]).await;
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        let one = &shown[0];
+        let epoch = one["stateEpoch"].as_i64().filter(|epoch| *epoch >= least);
+        epoch
+            .filter(|_| one["retryAttempt"] == -1)
+            .ok_or_else(|| shown.to_string())
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_and_its_reason_survive_a_restart_and_recover_brings_the_partition_back() {
     let (source, destination) = shared_pair().await;
@@ -193,17 +207,7 @@ async fn a_failure_and_its_reason_survive_a_restart_and_recover_brings_the_parti
     produce(destination, &topic, 0, &records(9, 1)).await;
     produce(source, &topic, 0, &records(2, 10)).await;
     let why = wait_failed(&mut daemon, &topic, 0, &["another writer"], SOON).await;
-    poll_until("it is written down", SOON, async || {
-        let shown = done(&mut daemon, &["describe", "--failed", "--json"]).await;
-        let shown: Value = serde_json::from_str(&shown).unwrap();
-        let one = &shown[0];
-        if one["retryAttempt"] == -1 && one["stateEpoch"].as_i64() >= Some(3) {
-            Ok(())
-        } else {
-            Err(shown.to_string())
-        }
-    })
-    .await;
+    let written = failed_at_epoch(&mut daemon, 3).await;
     restart(&mut daemon).await;
     let status = wait_in(&mut daemon, &topic, 0, "FAILED").await;
     assert_eq!(reason(&status, &topic, 0), why);
@@ -215,8 +219,10 @@ async fn a_failure_and_its_reason_survive_a_restart_and_recover_brings_the_parti
     )
     .await;
     wait_failed(&mut daemon, &topic, 0, &["offset 10"], SOON).await;
+    let written = failed_at_epoch(&mut daemon, written + 2).await;
     destination.delete_topic(&topic).await;
     wait_failed(&mut daemon, &topic, 0, &["was deleted"], SOON).await;
+    failed_at_epoch(&mut daemon, written + 1).await;
     done(
         &mut daemon,
         &["recover", "--mirror", "test", "--topics", &topic],

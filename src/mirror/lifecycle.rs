@@ -221,7 +221,7 @@ impl Mirror {
                 match &partition.failure {
                     None if partition.course == Course::Mirror => {}
                     // What the log has is older: the failure was found before that was read.
-                    Some(failure) if failure.of_topic && failure.permanent => {
+                    Some(failure) if failure.of_topic && failure.permanent && !failure.written => {
                         let write = failed(&failure.reason, None);
                         self.save(key, write);
                     }
@@ -288,6 +288,7 @@ impl Mirror {
             retry_at: pause.map(|pause| Instant::now() + pause),
             of_topic: false,
             permanent: pause.is_none(),
+            written: true,
         });
         partition.course = Course::Mirror;
         partition.enter(PartitionState::Failed);
@@ -424,9 +425,12 @@ impl Mirror {
     /// A state stands in the log: now for what it stands for.
     fn written(&mut self, key: PartitionKey) {
         use PartitionState as S;
-        let Some(partition) = self.partitions.get(&key) else {
+        let Some(partition) = self.partitions.get_mut(&key) else {
             return;
         };
+        if let Some(failure) = &mut partition.failure {
+            failure.written |= partition.recorded.value.state == S::Failed;
+        }
         match (partition.recorded.value.state, partition.course) {
             (S::Stopping, Course::Stop(Stop::Begin)) => self.stop_begun(key),
             // Told already, and told again when it is tried again.
@@ -553,6 +557,7 @@ impl Mirror {
             retry_at: None,
             of_topic: false,
             permanent: true,
+            written: told,
         });
         partition.enter(PartitionState::Failed);
         if let Some(write) = write {

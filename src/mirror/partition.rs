@@ -55,6 +55,8 @@ pub(super) struct Failure {
     pub(super) of_topic: bool,
     /// Only a person can change it.
     pub(super) permanent: bool,
+    /// The log has it: a state there that is not FAILED came later.
+    pub(super) written: bool,
 }
 
 /// Offsets of the source as its last answers gave them; -1 before the first.

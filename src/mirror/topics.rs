@@ -210,6 +210,7 @@ impl Mirror {
             retry_at: pause.map(|pause| Instant::now() + pause),
             of_topic: !retried_here,
             permanent: permanent || (retried_here && pause.is_none()),
+            written: false,
         });
         partition.enter(PartitionState::Failed);
         let (name, generation) = (partition.name.clone(), partition.generation);
