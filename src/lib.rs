@@ -34,7 +34,8 @@
 //! stands for is done, except FAILED: a partition stands still first. What concerns a whole topic or mirror (create, hold, restore,
 //! pin the source's cluster id) is done by the sidecar that coordinates the mirror's name; the others wait until they see it done.
 //! An owner that has compared a partition writes down how far it was adopted: this is how the coordinator learns that the topic is
-//! the source's and may be held.
+//! the source's and may be held. One that finds another log than the source's writes down in which topic, by its id, and where: this
+//! is how the coordinator learns that it may be deleted and created anew ([`domain::recreate`]).
 //!
 //! # One primitive: compare-and-append
 //!
@@ -145,6 +146,8 @@
 //! - **A static member that did not join in time stays in the group**, and the coordinator repeats its old words to the
 //!   leader. So the time to join is twice the session: who does not join has been dropped before it ends.
 //! - **DeleteRecords is refused for a topic that is compacted only**, hence `compact,delete` on held topics.
+//! - **A topic that is created anew takes a batch of the old one's**: brokers before 4.1 are told the name only, and accept any sequence
+//!   of a producer that they do not know. So every owner says that it stands still before a topic is deleted.
 //! - **A socket that is closed with bytes unread is reset**, and a reset takes the last answers with it: the listener shuts down its
 //!   half first and reads over what is left.
 //! - **Two error numbers of KIP-1279, 134 and 136, mean something else in Kafka 4.4**: `ErrorCode::mirror_name` is for answers to

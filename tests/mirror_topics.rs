@@ -666,6 +666,10 @@ async fn missing_permissions_are_named_with_the_command_that_grants_them() {
     ] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
+    let recreating = format!("{include}\n[mirror.policy]\non_divergence = \"recreate\"");
+    let (_, text) = check(&source.bootstrap(), &to, &recreating, &[]).await;
+    let part = format!("{grant} --operation Write --operation AlterConfigs --operation Delete");
+    assert!(text.contains(&part), "{part} in\n{text}");
     for untouched in ["__mirror_state", "__consumer_offsets"] {
         assert!(destination.partitions(untouched).await.is_err());
     }

@@ -67,6 +67,8 @@ pub enum Command {
     ///
     /// Only topics within include of the mirror's configuration can be started, and only those that no other mirror has. Names are
     /// taken as they are; expressions are looked up among the topics of the source.
+    /// A topic that was stopped differs from its source since then: it is FAILED, or deleted and mirrored from the beginning, as
+    /// mirror.policy.on_divergence says.
     #[command(after_help = START_HELP)]
     Start(operate::StartArgs),
     /// Let topics stand still, until resumed

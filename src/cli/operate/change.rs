@@ -197,7 +197,7 @@ impl Order<'_> {
     fn ask(&self, topics: &[Arc<str>]) -> Result<(), OperateError> {
         let names: Vec<&str> = topics.iter().map(|name| &**name).collect();
         let question = format!(
-            "Stopping is one-way: these topics become ordinary, writable ones and cannot be taken up again by this mirror.\n\
+            "Stopping is one-way: these topics become ordinary, writable ones; mirrored again, they begin from nothing.\n\
              (truemirror pause can be undone.)\n\n  mirror  {}\n  topics  {}\n\nType yes to stop them: ",
             self.mirror,
             names.join(", ")

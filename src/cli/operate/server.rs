@@ -99,7 +99,7 @@ pub enum OperateError {
     },
     /// `stop` without a terminal, and without consent.
     #[error(
-        "stop is one-way: the topics become ordinary ones and cannot be taken up again by this mirror (pause can be undone). \
+        "stop is one-way: the topics become ordinary ones; mirrored again, they begin from nothing (pause can be undone). \
          There is no terminal to ask at: say --yes if that is meant, or --dry-run to see what would happen."
     )]
     NoConsent,

@@ -226,7 +226,6 @@ async fn give_up(
     topic_id: TopicId,
     reason: &str,
 ) -> Result<(), Trouble> {
-    error!(mirror = %stage.mirror, %topic, %reason, "destination topic differs from its source and cannot be recreated");
     let differing = partitions
         .iter()
         .filter(|(_, value)| divergence(value).is_some_and(|found| found.differs_in(topic_id)));
@@ -250,8 +249,11 @@ async fn give_up(
     });
     let answers = stage.states.write(&stage.mirror, writes.collect()).await;
     // One that was refused has another state by now, which is looked at anew.
-    let unwritten = answers.into_iter().find_map(Result::err);
-    unwritten.map_or(Ok(()), |reason| Err(unavailable(reason)))
+    if let Some(reason) = answers.into_iter().find_map(Result::err) {
+        return Err(unavailable(reason));
+    }
+    error!(mirror = %stage.mirror, %topic, %reason, "destination topic differs from its source and cannot be recreated");
+    Ok(())
 }
 
 /// Deletes the topic that has this id, if everything is still as it was, and waits until it is not shown any more.
