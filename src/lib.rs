@@ -145,6 +145,8 @@
 //!   a member that died: heartbeats go over a connection of their own, or the lease would run out meanwhile.
 //! - **A static member that did not join in time stays in the group**, and the coordinator repeats its old words to the
 //!   leader. So the time to join is twice the session: who does not join has been dropped before it ends.
+//! - **The state topic may be deleted under us.** Then memory, a cache otherwise, is all there is: see [`coordinator`]. A batch that is sent by
+//!   the topic's name alone (before Kafka 4.0) would land in a new topic of that name, hence appenders that know their topic's id.
 //! - **DeleteRecords is refused for a topic that is compacted only**, hence `compact,delete` on held topics.
 //! - **A topic that is created anew takes a batch of the old one's**: brokers before 4.1 are told the name only, and accept any sequence
 //!   of a producer that they do not know. So every owner says that it stands still before a topic is deleted.

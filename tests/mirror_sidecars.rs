@@ -17,14 +17,14 @@ mod support;
 use std::time::Duration;
 
 use support::checker::{CheckOptions, assert_equal, wait_for_same_end};
-use support::daemon::{Daemon, config};
+use support::daemon::{Daemon, config, state_topic};
 use support::kafka::{KafkaCluster, shared_pair, unique};
 use support::operate::{described, done};
 use support::poll_until;
 use support::process::signal;
 use support::producer::Load;
 use support::status::{count, partitions};
-use support::steps::all_ends;
+use support::steps::{all_ends, end};
 use tokio::time::Instant;
 
 const PARTITIONS: i32 = 12;
@@ -196,4 +196,75 @@ async fn a_sidecar_frozen_before_a_stop_and_continued_after_it_appends_nothing()
         "there was more to append"
     );
     assert_eq!(all_ends(destination, &topic).await, stopped);
+}
+
+/// Waits until each of them has said once per id that the state topic was deleted, and everybody has the states again.
+async fn wait_restored(sidecars: &mut [&mut Daemon], deletions: usize) {
+    poll_until("the states are written anew", SOON, async || {
+        for daemon in sidecars.iter_mut() {
+            let said = daemon.log_lines_with(&["ERROR", "state topic was deleted"]);
+            assert!(said.len() <= deletions, "{said:#?}");
+            let (ready, words) = daemon.get("/readyz").await?;
+            if said.len() < deletions || ready != 200 {
+                return Err(format!("{ready} {words} {said:#?}"));
+            }
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_topic_that_is_deleted_or_replaced_is_filled_by_those_who_know_what_it_said() {
+    let (source, destination) = shared_pair().await;
+    let topic = unique("stateless");
+    source.create_topic(&topic, PARTITIONS, 1, &[]).await;
+    let load = load(source, &topic);
+    let mut one = sidecar(source, destination, &topic, "one");
+    let mut other = sidecar(source, destination, &topic, "other");
+    wait_shared(&mut [(&mut one, 6), (&mut other, 6)]).await;
+    all_flow(destination, &topic).await;
+    let state = state_topic(&[&topic]);
+
+    // Whoever notices it second finds the topic there already.
+    destination.delete_topic(&state).await;
+    let flowing = all_flow(destination, &topic).await;
+    eprintln!("records flow {flowing:?} after the state topic was deleted");
+    wait_restored(&mut [&mut one, &mut other], 1).await;
+    wait_described(&mut one, "MIRRORING").await;
+    wait_described(&mut other, "MIRRORING").await;
+
+    // Somebody else makes it anew, so fast that nobody sees that it was gone.
+    done(&mut one, &["pause", "--mirror", "test", "--topics", &topic]).await;
+    wait_described(&mut other, "PAUSED").await;
+    let paused_at = all_ends(destination, &topic).await;
+    destination.delete_topic(&state).await;
+    let configs = [
+        ("cleanup.policy", "compact"),
+        ("message.timestamp.type", "CreateTime"),
+    ];
+    destination.create_topic(&state, 4, 1, &configs).await;
+    wait_restored(&mut [&mut one, &mut other], 2).await;
+    for daemon in [&mut one, &mut other] {
+        end(daemon).await;
+        daemon.start_again();
+    }
+    wait_described(&mut one, "PAUSED").await;
+    assert_eq!(all_ends(destination, &topic).await, paused_at);
+    done(
+        &mut other,
+        &["resume", "--mirror", "test", "--topics", &topic],
+    )
+    .await;
+    wait_described(&mut one, "MIRRORING").await;
+    all_flow(destination, &topic).await;
+
+    load.stop().await;
+    let (from, to) = (source.bootstrap(), destination.bootstrap());
+    wait_for_same_end(&from, &to, &[&topic], SOON).await;
+    assert_equal(&from, &to, &[&topic], &CheckOptions::default()).await;
+    for daemon in [&one, &other] {
+        let failed = daemon.log_lines_with(&["partition FAILED"]);
+        assert!(failed.is_empty(), "{failed:#?}");
+    }
 }

@@ -452,6 +452,52 @@ async fn s08_nothing_of_a_deleted_mirror_is_left_for_the_next_of_its_name() {
 // ---- what was there is not there any more, or is something else
 
 #[tokio::test(flavor = "multi_thread")]
+async fn s06_a_state_topic_that_is_deleted_in_use_is_made_anew_from_memory() {
+    let (source, destination) = shared_pair().await;
+    let (moving, paused) = (unique("s06-moving"), unique("s06-paused"));
+    for topic in [&moving, &paused] {
+        source.create_topic(topic, 1, 1, &[]).await;
+        produce(source, topic, 0, &records(1, 10)).await;
+    }
+    let mut daemon = start(source, destination, &[&moving, &paused]);
+    for topic in [&moving, &paused] {
+        wait_mirrored(&mut daemon, topic, 0, SOON).await;
+    }
+    topic_command(&mut daemon, "pause", &paused).await;
+    wait_in(&mut daemon, &paused, 0, "PAUSED").await;
+    let mut known = Vec::new();
+    for topic in [&moving, &paused] {
+        known.push(read_state(&mut daemon, topic).await);
+    }
+    let state = state_topic(&[&moving, &paused]);
+    destination.delete_topic(&state).await;
+    produce(source, &moving, 0, &records(3, 5)).await;
+    arrives(source, destination, &[&moving]).await;
+    poll_until("the states are in a topic again", SOON, async || {
+        let found = destination.partitions(&state).await?;
+        let led = found.len() == STATE_PARTITIONS as usize
+            && found.values().all(|view| view.leader.is_some());
+        led.then_some(()).ok_or_else(|| format!("{found:?}"))
+    })
+    .await;
+    for (topic, known) in [&moving, &paused].into_iter().zip(known) {
+        // Its state epoch is among it: epochs go on rising.
+        assert_eq!(read_state(&mut daemon, topic).await, known);
+    }
+    let said = daemon.log_lines_with(&["ERROR"]);
+    assert!(said.len() == 1 && said[0].contains(&state), "{said:#?}");
+    for topic in [&moving, &paused] {
+        produce(source, topic, 0, &records(2, 10)).await;
+    }
+    arrives(source, destination, &[&moving]).await;
+    restart(&mut daemon).await;
+    wait_mirrored(&mut daemon, &moving, 0, SOON).await;
+    wait_in(&mut daemon, &paused, 0, "PAUSED").await;
+    assert_eq!(end_of(destination, &moving).await, 25);
+    assert_eq!(end_of(destination, &paused).await, 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn s07_a_destination_that_was_made_anew_is_copied_from_the_beginning() {
     let (source, destination) = shared_pair().await;
     let topic = unique("s07");

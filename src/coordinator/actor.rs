@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::log::{LogError, StateLog};
+use super::model::ReadModel;
 use crate::domain::shard::{Draft, Shard};
 use crate::domain::state_log::{CoordinatorValue, StateKey, StateRecord, StateValue};
 use crate::kafka::backoff::Backoff;
@@ -54,6 +55,8 @@ pub(super) struct Actor {
     pub(super) index: i32,
     pub(super) identity: Identity,
     pub(super) log: StateLog,
+    /// Knows what the log of an earlier topic said.
+    pub(super) model: ReadModel,
     pub(super) jobs: mpsc::Receiver<Job>,
     pub(super) wall_clock_ms: fn() -> i64,
     /// The right to decide: without contact to the group it runs out, and somebody else may have it.
@@ -122,8 +125,19 @@ impl Actor {
                 "taking over a state partition"
             );
         }
-        let mut first = self.coordinator_record();
-        first.extend(shard.overtaken());
+        let mut first = shard.overtaken();
+        if !shard.is_taken_over() {
+            self.log.confirm_topic().await?;
+            let restored = self.model.restored(self.index, shard);
+            debug!(
+                partition = self.index,
+                keys = restored.len(),
+                "nobody has coordinated this state partition yet, writing what is remembered of it"
+            );
+            first.extend(restored);
+        }
+        // Last: it says that nothing of the above is missing.
+        first.extend(self.coordinator_record());
         self.log.append(shard, first).await?;
         debug!(
             partition = self.index,

@@ -11,7 +11,7 @@ use crate::domain::shard::Shard;
 use crate::domain::state_log::StateRecord;
 use crate::domain::types::{TopicId, TopicPartition};
 use crate::kafka::append::{Appended, LogAppender, Standing};
-use crate::kafka::cluster::{Cluster, Lane};
+use crate::kafka::cluster::{Cluster, ClusterError, Lane, Topics};
 use crate::kafka::offsets::{OffsetKind, list_offsets};
 use crate::kafka::visible::{ReadError, ReadOptions, VisibleReader};
 use crate::metrics::Metrics;
@@ -50,6 +50,14 @@ pub(super) enum LogError {
     },
     #[error("a record is too long for the protocol")]
     Encode(#[from] crate::wire::bounded::EncodeError),
+    #[error("the topic of state partition {partition} was deleted and created again")]
+    AnotherTopic { partition: TopicPartition },
+    #[error("cannot ask for the topic of state partition {partition}")]
+    Metadata {
+        partition: TopicPartition,
+        #[source]
+        source: ClusterError,
+    },
     #[error("the outcome of an append to state partition {partition} is not known")]
     Doubt { partition: TopicPartition },
 }
@@ -59,6 +67,7 @@ pub(super) enum LogError {
 pub(super) struct StateLog {
     cluster: Cluster,
     partition: TopicPartition,
+    topic_id: TopicId,
     appender: LogAppender,
     wall_clock_ms: fn() -> i64,
     metrics: Metrics,
@@ -67,9 +76,11 @@ pub(super) struct StateLog {
 }
 
 impl StateLog {
+    /// The log of a partition of the topic with this id, whatever topics of the same name come later.
     pub(super) fn new(
         cluster: Cluster,
         partition: TopicPartition,
+        topic_id: TopicId,
         producer_expiration: Duration,
         wall_clock_ms: fn() -> i64,
         metrics: Metrics,
@@ -87,12 +98,14 @@ impl StateLog {
             appender: LogAppender::new(
                 cluster.clone(),
                 partition.clone(),
+                topic_id,
                 config,
                 WRITE_TIMEOUT,
                 wall_clock_ms,
             ),
             cluster,
             partition,
+            topic_id,
             wall_clock_ms,
             metrics,
             position: 0,
@@ -136,12 +149,11 @@ impl StateLog {
             fetch_bytes: LOAD_BYTES,
             ..ReadOptions::new(Lane::State, false)
         };
-        let topic_id = topic_id(&self.cluster, &self.partition.topic);
         let range = self.position..end;
         let mut reader = VisibleReader::new(
             self.cluster.clone(),
             self.partition.clone(),
-            topic_id,
+            self.topic_id,
             range,
             options,
         );
@@ -153,6 +165,24 @@ impl StateLog {
         }
         self.position = end;
         Ok(())
+    }
+
+    /// Makes sure that the topic is still the one that this log is a part of. Brokers before Kafka 4.0 take batches by the
+    /// topic's name alone, and to them an empty log is like another.
+    pub(super) async fn confirm_topic(&self) -> Result<(), LogError> {
+        let name = &self.partition.topic;
+        let asked = self.cluster.refresh(Topics::Named(vec![Arc::clone(name)]));
+        let metadata = asked.await.map_err(|source| LogError::Metadata {
+            partition: self.partition.clone(),
+            source,
+        })?;
+        let found = metadata.topics.get(name).map(|topic| topic.topic_id);
+        if found == Some(self.topic_id) {
+            return Ok(());
+        }
+        Err(LogError::AnotherTopic {
+            partition: self.partition.clone(),
+        })
     }
 
     async fn log_start(&self) -> Result<i64, LogError> {
@@ -211,16 +241,6 @@ impl StateLog {
         }
         Ok(())
     }
-}
-
-/// The state topic's id, zero where brokers know none.
-pub(super) fn topic_id(cluster: &Cluster, topic: &Arc<str>) -> TopicId {
-    let leaders = cluster.leaders();
-    leaders
-        .topics
-        .get(topic)
-        .map(|topic| topic.topic_id)
-        .unwrap_or_default()
 }
 
 /// Applies the records of a batch. What this version does not know is left where it is, counted, and said.

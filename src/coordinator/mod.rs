@@ -7,6 +7,24 @@
 //!                          ▲                                                    ▼
 //!                          └────────────── read model ◄───────── tail of the whole topic
 //! ```
+//!
+//! # When the state topic is deleted
+//!
+//! The log owns the truth, and memory is a cache of it. If the log is gone, the last known state of a living sidecar is the truth.
+//!
+//! - Each process notices it by itself: the topic is unknown or has another id, in two looks in a row at brokers that answer. It
+//!   says so once, as an ERROR, ends its coordinators (who asks them is told to come again), and creates the topic with its
+//!   settings; whoever is second finds it there. Copying goes on meanwhile: it asks the destination's logs, not the states.
+//! - The read model goes on showing what the lost log said. Per state partition, it does so until somebody has taken over the
+//!   partition's new log.
+//! - The coordinator of a state partition reads the new log and appends what its own read model knows and the log lacks, with the
+//!   state epochs that it had, so that epochs go on rising. Its coordinator record comes last. So a log without such a record may
+//!   be incomplete, and whoever takes it over next completes it; a log with one is the truth again, and nothing that anybody
+//!   remembers is written into it any more. Compare-and-append decides between two who try at the same time.
+//! - Nothing is lost as long as the sidecar that coordinates a state partition had read all of it. One that starts while the topic
+//!   is gone remembers nothing: state partitions that the group gives to it before another has taken them over start empty.
+//!   What an empty one means: topics and partitions begin anew, from what their logs say; what operators wanted must be said
+//!   again, and the mirror's source cluster is pinned anew.
 
 mod actor;
 mod handle;
@@ -18,6 +36,7 @@ mod tail;
 mod topic;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,10 +54,11 @@ use self::log::StateLog;
 pub use self::model::ReadModel;
 pub use self::sharing::{MirrorWork, Sharing};
 use self::tail::Tail;
+use self::topic::TopicIds;
 pub use self::topic::{StateTopic, StateTopicError};
 use crate::domain::assign::STATE_TOPIC;
 use crate::domain::route;
-use crate::domain::types::TopicPartition;
+use crate::domain::types::{TopicId, TopicPartition};
 use crate::kafka::backoff::Backoff;
 use crate::kafka::cluster::Cluster;
 use crate::kafka::contact::chain;
@@ -66,10 +86,11 @@ pub fn read_elsewhere(
     stop: CancellationToken,
 ) -> (ReadModel, impl Future<Output = ()> + Send + 'static) {
     let model = ReadModel::default();
-    model.reset(usize::try_from(partitions).unwrap_or(0));
+    model.begin(partitions);
     let tail = Tail {
         cluster,
         topic,
+        topic_id: None,
         partitions,
         request_timeout,
         model: model.clone(),
@@ -112,6 +133,13 @@ impl fmt::Debug for CoordinatorParts {
     }
 }
 
+/// Why there is nothing more to coordinate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Stopped,
+    TopicLost,
+}
+
 /// Coordinators that have not been started yet, and the handle to ask them.
 #[derive(Debug)]
 pub struct Coordinators {
@@ -144,35 +172,64 @@ impl Coordinators {
         (coordinators, handle)
     }
 
-    /// Runs until it is stopped: prepares the state topic, follows it, and coordinates the state partitions that are ours.
+    /// Runs until it is stopped: prepares the state topic, follows it, and coordinates the state partitions that are ours. Begins
+    /// anew if the topic is deleted.
     pub async fn run(self, stop: CancellationToken) {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = self.prepare() => {}
+        let mut ids = TopicIds::default();
+        let mut said = None;
+        loop {
+            let id = tokio::select! {
+                () = stop.cancelled() => return,
+                id = self.prepare(&ids) => id,
+                never = self.let_go() => match never {},
+            };
+            if ids.found(id) {
+                self.model.begin(self.parts.topic.partitions);
+            }
+            if said.is_some() {
+                info!(topic = %self.parts.topic.name, topic_id = %id, "the state topic is there again");
+            }
+            if self.coordinate(id, &ids, &stop).await == Ended::Stopped {
+                return;
+            }
+            if said.replace(id) != Some(id) {
+                error!(
+                    topic = %self.parts.topic.name, topic_id = %id,
+                    "the state topic was deleted; it is created again unless somebody has, and what is remembered of it is written \
+                     into it; copying goes on, states can neither be read nor changed meanwhile"
+                );
+            }
         }
-        let count = self.parts.topic.partitions;
-        self.model.reset(usize::try_from(count).unwrap_or(0));
+    }
+
+    /// Follows one topic and coordinates until it is stopped, or the topic is gone.
+    async fn coordinate(&self, id: TopicId, ids: &TopicIds, stop: &CancellationToken) -> Ended {
+        let until = stop.child_token();
         let tail = Tail {
             cluster: self.parts.cluster.clone(),
             topic: Arc::clone(&self.parts.topic.name),
-            partitions: count,
+            topic_id: Some(id),
+            partitions: self.parts.topic.partitions,
             request_timeout: self.parts.request_timeout,
             model: self.model.clone(),
         };
         let mut following = JoinSet::new();
-        following.spawn(tail.run(stop.child_token()));
+        following.spawn(tail.run(until.clone()));
+        let lost = topic::until_lost(&self.parts.cluster, &self.parts.topic.name, ids);
+        tokio::pin!(lost);
         let mut actors: JoinSet<i32> = JoinSet::new();
         let mut running: BTreeMap<i32, CancellationToken> = BTreeMap::new();
         let mut membership = self.parts.group.membership();
         let mut changes = self.model.watch();
         let mut look_at = None;
         let mut marked = BTreeMap::new();
-        loop {
+        let ended = loop {
             let now = Arc::clone(&membership.borrow_and_update());
-            self.seat(&now.state, &mut running, &mut actors, &stop);
+            self.seat(id, &now.state, &mut running, &mut actors, &until);
             self.give_up(&now, &running);
             tokio::select! {
-                () = stop.cancelled() => break,
+                () = stop.cancelled() => break Ended::Stopped,
+                () = &mut lost => break Ended::TopicLost,
                 Ok(()) = membership.changed() => {}
                 Some(ended) = actors.join_next() => {
                     // One that broke takes the process down: its partition would be nobody's.
@@ -190,10 +247,32 @@ impl Coordinators {
                     look_at = again.then(|| Instant::now() + FORGET_PAUSE);
                 }
             }
+        };
+        until.cancel();
+        match ended {
+            Ended::Stopped => {
+                self.seats.send_replace(Arc::default());
+            }
+            // The seats stay, with nobody in them: what is ours is not ready.
+            Ended::TopicLost => {
+                self.loaded.send_replace(BTreeSet::new());
+            }
         }
-        self.seats.send_replace(Arc::default());
         while actors.join_next().await.is_some() {}
         while following.join_next().await.is_some() {}
+        ended
+    }
+
+    /// While there is no state topic nothing is coordinated here, so that what goes to another may go at once.
+    async fn let_go(&self) -> Infallible {
+        let mut membership = self.parts.group.membership();
+        loop {
+            let now = Arc::clone(&membership.borrow_and_update());
+            self.give_up(&now, &BTreeMap::new());
+            if membership.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
     }
 
     /// Says of state partitions that go to another that nothing is done for them here any more.
@@ -247,6 +326,7 @@ impl Coordinators {
     /// Starts the actors of partitions that became ours and ends those of others.
     fn seat(
         &self,
+        id: TopicId,
         own: &BTreeSet<i32>,
         running: &mut BTreeMap<i32, CancellationToken>,
         actors: &mut JoinSet<i32>,
@@ -267,7 +347,7 @@ impl Coordinators {
             let (jobs, queue) = mpsc::channel(QUEUE);
             seats.insert(*index, Seat { jobs });
             running.insert(*index, stop_actor.clone());
-            let (index, actor) = (*index, self.actor(*index, queue));
+            let (index, actor) = (*index, self.actor(id, *index, queue));
             actors.spawn(async move {
                 actor.run(stop_actor).await;
                 index
@@ -276,7 +356,7 @@ impl Coordinators {
         self.seats.send_replace(Arc::new(seats));
     }
 
-    fn actor(&self, index: i32, jobs: mpsc::Receiver<Job>) -> Actor {
+    fn actor(&self, id: TopicId, index: i32, jobs: mpsc::Receiver<Job>) -> Actor {
         let parts = &self.parts;
         let partition = TopicPartition {
             topic: Arc::clone(&parts.topic.name),
@@ -293,10 +373,12 @@ impl Coordinators {
             log: StateLog::new(
                 parts.cluster.clone(),
                 partition,
+                id,
                 parts.producer_expiration,
                 parts.wall_clock_ms,
                 parts.metrics.clone(),
             ),
+            model: self.model.clone(),
             jobs,
             wall_clock_ms: parts.wall_clock_ms,
             lease: parts.group.lease().clone(),
@@ -312,22 +394,23 @@ impl Coordinators {
         }
     }
 
-    /// Until the state topic is there and as it must be.
-    async fn prepare(&self) {
+    /// Until the state topic is there and as it must be: its id.
+    async fn prepare(&self, ids: &TopicIds) -> TopicId {
         let topic = &self.parts.topic;
         let mut failures = 0_u32;
         let mut said: Option<String> = None;
-        loop {
+        let id = loop {
             let parts = &self.parts;
             let prepared = topic::prepare(
                 &parts.cluster,
                 topic,
                 parts.request_timeout,
                 &parts.created_after,
+                ids,
             );
             match prepared.await {
-                Ok(true) => break,
-                Ok(false) => {
+                Ok(Some(id)) => break id,
+                Ok(None) => {
                     sleep(RETRIES.first).await;
                     continue;
                 }
@@ -336,7 +419,7 @@ impl Coordinators {
                     let words = chain(&fault).to_string();
                     if said.as_ref() != Some(&words) {
                         if fault.needs_a_person() {
-                            error!(topic = %topic.name, error = %words, "the state topic cannot be used, nothing is mirrored");
+                            error!(topic = %topic.name, error = %words, "the state topic cannot be used, no mirror can begin or be changed");
                         } else {
                             warn!(topic = %topic.name, error = %words, "the state topic cannot be used yet, trying until it can");
                         }
@@ -345,10 +428,11 @@ impl Coordinators {
                     sleep(RETRIES.pause(failures, rand::random())).await;
                 }
             }
-        }
+        };
         if said.is_some() {
             info!(topic = %topic.name, "the state topic can be used");
         }
         self.parts.cluster.set_topics([Arc::clone(&topic.name)]);
+        id
     }
 }

@@ -1,8 +1,9 @@
 //! What the whole state topic says, as the last look at it found: the read model of one sidecar. Must not be taken for the
-//! truth where something is decided: the coordinators decide.
+//! truth where something is decided: the coordinators decide. The one exception is a state topic that is gone (see the module's
+//! page): then this is all that is left of it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::watch;
 
@@ -17,10 +18,26 @@ use crate::domain::state_log::{
 #[derive(Debug, Default)]
 struct Followed {
     shard: Shard,
+    /// What the log of an earlier topic said, for as long as nobody has taken over the log of the one that is there now.
+    remembered: Option<Shard>,
     /// Up to here, exclusive, it has been read.
     end: i64,
     /// It has been read up to what was replicated at some moment since the start.
     caught_up: bool,
+}
+
+impl Followed {
+    fn shown(&self) -> &Shard {
+        self.remembered.as_ref().unwrap_or(&self.shard)
+    }
+
+    /// From now on the log of another topic is read.
+    fn begin(&mut self) {
+        let shard = std::mem::take(&mut self.shard);
+        // Of a log that nobody had taken over, what was remembered before it is more than what stood in it.
+        self.remembered.get_or_insert(shard);
+        self.end = 0;
+    }
 }
 
 #[derive(Debug)]
@@ -56,16 +73,30 @@ impl ReadModel {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets everything and waits for this many partitions.
-    pub(super) fn reset(&self, partitions: usize) {
-        let mut shards = self
-            .inner
+    fn write(&self) -> RwLockWriteGuard<'_, Vec<Followed>> {
+        self.inner
             .shards
             .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        *shards = std::iter::repeat_with(Followed::default)
-            .take(partitions)
-            .collect();
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins with the log of a topic of this many partitions. What the log of an earlier topic said is shown on, partition by
+    /// partition, until the new one has been taken over by a coordinator.
+    pub(super) fn begin(&self, partitions: i32) {
+        let mut shards = self.write();
+        for followed in shards.iter_mut() {
+            followed.begin();
+        }
+        shards.resize_with(usize::try_from(partitions).unwrap_or(0), Followed::default);
+    }
+
+    /// What of an earlier topic's log is to be written into the log of this partition. See [`Shard::restored_from`].
+    pub(super) fn restored(&self, partition: i32, log: &Shard) -> Vec<StateRecord> {
+        let shards = self.read();
+        let place = usize::try_from(partition).ok();
+        let followed = place.and_then(|place| shards.get(place));
+        let remembered = followed.and_then(|followed| followed.remembered.as_ref());
+        remembered.map_or_else(Vec::new, |remembered| log.restored_from(remembered))
     }
 
     /// Takes in what was read of one partition: records with their offsets, the next offset, and whether everything that is
@@ -78,11 +109,7 @@ impl ReadModel {
         caught_up: bool,
     ) {
         {
-            let mut shards = self
-                .inner
-                .shards
-                .write()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut shards = self.write();
             let place = usize::try_from(partition).ok();
             let Some(followed) = place.and_then(|place| shards.get_mut(place)) else {
                 return;
@@ -90,6 +117,9 @@ impl ReadModel {
             let news = !records.is_empty() || caught_up && !followed.caught_up;
             for (offset, record) in records {
                 followed.shard.apply(offset, record);
+            }
+            if followed.shard.is_taken_over() {
+                followed.remembered = None;
             }
             followed.end = followed.end.max(end);
             followed.caught_up |= caught_up;
@@ -131,7 +161,7 @@ impl ReadModel {
     /// How many keys have a value.
     pub fn keys(&self) -> usize {
         let shards = self.read();
-        shards.iter().map(|followed| followed.shard.len()).sum()
+        shards.iter().map(|followed| followed.shown().len()).sum()
     }
 
     /// The next offset to be read of a state partition.
@@ -152,7 +182,7 @@ impl ReadModel {
         let shards = self.read();
         let index = place(i32::try_from(shards.len()).ok()?);
         let followed = shards.get(usize::try_from(index).ok()?)?;
-        followed.shard.get(key).and_then(pick)
+        followed.shown().get(key).and_then(pick)
     }
 
     /// The state of a partition.
@@ -225,7 +255,9 @@ impl ReadModel {
     /// Every mirror that something is remembered of.
     pub fn mirrors(&self) -> BTreeMap<Arc<str>, MirrorValue> {
         let shards = self.read();
-        let all = shards.iter().flat_map(|followed| followed.shard.mirrors());
+        let all = shards
+            .iter()
+            .flat_map(|followed| followed.shown().mirrors());
         all.map(|(mirror, value)| (Arc::clone(mirror), value.clone()))
             .collect()
     }
@@ -234,7 +266,7 @@ impl ReadModel {
     pub(super) fn places_of(&self, mirror: &Arc<str>) -> Vec<i32> {
         let shards = self.read();
         let with = shards.iter().enumerate().filter(|(_, followed)| {
-            let mut keys = followed.shard.iter();
+            let mut keys = followed.shown().iter();
             keys.any(|(key, _)| key.mirror() == Some(mirror))
         });
         with.filter_map(|(place, _)| i32::try_from(place).ok())
@@ -249,7 +281,7 @@ impl ReadModel {
         let topics = home
             .and_then(|home| shards.get(home))
             .into_iter()
-            .flat_map(|followed| followed.shard.topics_of(of));
+            .flat_map(|followed| followed.shown().topics_of(of));
         topics
             .map(|(topic, value)| (Arc::clone(topic), value.clone()))
             .collect()
@@ -260,7 +292,7 @@ impl ReadModel {
         let shards = self.read();
         let all = shards
             .iter()
-            .flat_map(|followed| followed.shard.partitions_of(of));
+            .flat_map(|followed| followed.shown().partitions_of(of));
         all.map(|(key, value)| (key.clone(), value.clone()))
             .collect()
     }
@@ -291,7 +323,7 @@ mod tests {
             (model.unread(), model.keys(), model.is_loaded()),
             (vec![], 0, false)
         );
-        model.reset(3);
+        model.begin(3);
         assert_eq!(model.unread(), [0, 1, 2]);
         model.take(
             1,
@@ -307,5 +339,31 @@ mod tests {
             (model.unread(), model.keys(), model.is_loaded()),
             (vec![], 1, true)
         );
+    }
+    #[test]
+    fn what_a_lost_topic_said_is_shown_until_its_successor_is_taken_over() {
+        let state = |state_epoch| StateRecord {
+            key: StateKey::Mirror { mirror: "m".into() },
+            value: Some(StateValue::Mirror(MirrorValue {
+                state_epoch,
+                ..MirrorValue::default()
+            })),
+        };
+        let model = ReadModel::default();
+        let shown = || model.mirror(&"m".into()).map(|value| value.state_epoch);
+        model.begin(1);
+        model.take(0, vec![(0, state(7)), (1, coordinator(Some("a")))], 2, true);
+        assert_eq!(model.restored(0, &Shard::default()), []);
+        // The topic is gone twice, the second time before anybody has taken over the one in between.
+        for _ in 0..2 {
+            model.begin(1);
+            model.take(0, vec![(0, state(1))], 1, true);
+            assert_eq!((shown(), model.end(0)), (Some(7), 1));
+            assert_eq!(model.restored(0, &Shard::default()), [state(7)]);
+        }
+        assert_eq!((model.partitions(), model.is_loaded()), (1, true));
+        model.take(0, vec![(1, state(8)), (2, coordinator(Some("b")))], 3, true);
+        assert_eq!((shown(), model.end(0)), (Some(8), 3));
+        assert_eq!(model.restored(0, &Shard::default()), []);
     }
 }

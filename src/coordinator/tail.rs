@@ -11,9 +11,8 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::log::topic_id;
 use super::model::ReadModel;
-use crate::domain::types::{BrokerId, LeaderEpoch, TopicPartition};
+use crate::domain::types::{BrokerId, LeaderEpoch, TopicId, TopicPartition};
 use crate::kafka::cluster::{Cluster, Lane};
 use crate::kafka::contact::chain;
 use crate::kafka::fetch_session::{FetchLimits, Wanted};
@@ -38,6 +37,8 @@ type Answered = (BrokerId, Fetcher, Result<FetchOutcome, FetchFault>);
 pub(super) struct Tail {
     pub(super) cluster: Cluster,
     pub(super) topic: Arc<str>,
+    /// Which topic of that name; `None` for whichever is there.
+    pub(super) topic_id: Option<TopicId>,
     pub(super) partitions: i32,
     pub(super) request_timeout: Duration,
     pub(super) model: ReadModel,
@@ -46,7 +47,8 @@ pub(super) struct Tail {
 impl Tail {
     /// Follows until it is stopped.
     pub(super) async fn run(self, stop: CancellationToken) {
-        let mut positions: BTreeMap<i32, i64> = (0..self.partitions).map(|p| (p, 0)).collect();
+        let read = |partition| (partition, self.model.end(partition));
+        let mut positions: BTreeMap<i32, i64> = (0..self.partitions).map(read).collect();
         let mut idle: BTreeMap<BrokerId, Fetcher> = BTreeMap::new();
         let mut busy: BTreeMap<BrokerId, bool> = BTreeMap::new();
         let mut asked: FuturesUnordered<BoxFuture<'static, Answered>> = FuturesUnordered::new();
@@ -87,8 +89,11 @@ impl Tail {
     /// What is to be asked of each leader.
     fn wanted(&self, positions: &BTreeMap<i32, i64>) -> BTreeMap<BrokerId, Vec<Wanted>> {
         let leaders = self.cluster.leaders();
-        let id = topic_id(&self.cluster, &self.topic);
+        let topic_id = leaders.topic_id(&self.topic);
         let mut wanted: BTreeMap<BrokerId, Vec<Wanted>> = BTreeMap::new();
+        if self.topic_id.is_some_and(|ours| ours != topic_id) {
+            return wanted;
+        }
         for (partition, position) in positions {
             let partition = TopicPartition {
                 topic: Arc::clone(&self.topic),
@@ -99,7 +104,7 @@ impl Tail {
             };
             wanted.entry(broker).or_default().push(Wanted {
                 partition,
-                topic_id: id,
+                topic_id,
                 fetch_offset: *position,
                 current_leader_epoch,
                 last_fetched_epoch: LeaderEpoch::NONE,

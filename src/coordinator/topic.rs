@@ -1,16 +1,22 @@
 //! The state topic itself: that it is there, with the settings that it needs. Must not read or write its records.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::state_log::{new_configs, unfit_configs};
+use crate::domain::types::TopicId;
 use crate::kafka::admin::{AdminError, NewTopic, create_topic, describe_configs};
-use crate::kafka::cluster::{Cluster, ClusterError, Lane, Topics};
+use crate::kafka::cluster::{Cluster, ClusterError, Lane, TopicMetadata, Topics};
 use crate::kafka::connect::ConnectError;
 use crate::kafka::connection::RequestError;
 use crate::wire::error_code::ErrorCode;
+
+/// Between two looks at a topic that seems to be gone: a broker that has just begun to answer has caught up by then.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// How the state topic is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +27,75 @@ pub struct StateTopic {
     pub partitions: i32,
     /// How many replicas of each, fewer where the cluster has fewer brokers.
     pub replication_factor: i16,
+}
+
+/// Which topic is the state topic: its name may be given to another one.
+#[derive(Debug, Default)]
+pub(super) struct TopicIds {
+    current: Option<TopicId>,
+    /// Those that others came after. A broker that lags may still show them; none of them comes back.
+    past: BTreeSet<TopicId>,
+}
+
+impl TopicIds {
+    /// The topic is there under this id. True if it is another than before, with a log of its own.
+    pub(super) fn found(&mut self, id: TopicId) -> bool {
+        match self.current.replace(id) {
+            // Without ids every topic that is found after a loss is another one.
+            Some(before) if before == id && !id.is_zero() => false,
+            before => {
+                self.past.extend(before.filter(|before| !before.is_zero()));
+                true
+            }
+        }
+    }
+
+    /// True if a broker that says this knows that the topic of the current id is gone. No answer about it, an error other than
+    /// the one that says so, partitions without a leader: all that says nothing.
+    fn lost_by(&self, found: &TopicMetadata) -> bool {
+        let another = |current: TopicId| {
+            let real = !current.is_zero() && !found.topic_id.is_zero();
+            real && found.topic_id != current && !self.past.contains(&found.topic_id)
+        };
+        match found.error {
+            ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => self.current.is_some(),
+            ErrorCode::NONE => self.current.is_some_and(another),
+            _ => false,
+        }
+    }
+}
+
+/// Returns once the topic is certainly gone: two looks in a row, with a pause between them, at brokers that can be reached. One
+/// broker that has just started, an election or a cluster that is away is none of that.
+pub(super) async fn until_lost(cluster: &Cluster, name: &Arc<str>, ids: &TopicIds) {
+    let mut news = cluster.watch();
+    loop {
+        let known = Arc::clone(&news.borrow_and_update());
+        if !known
+            .topics
+            .get(name)
+            .is_some_and(|topic| ids.lost_by(topic))
+        {
+            if news.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+            continue;
+        }
+        let look = async || {
+            let answer = cluster.refresh(Topics::Named(vec![Arc::clone(name)])).await;
+            answer.is_ok_and(|found| {
+                found
+                    .topics
+                    .get(name)
+                    .is_some_and(|topic| ids.lost_by(topic))
+            })
+        };
+        let lost = look().await;
+        sleep(LOOK_PAUSE).await;
+        if lost && look().await {
+            return;
+        }
+    }
 }
 
 /// Why the state topic cannot be used.
@@ -81,8 +156,8 @@ impl StateTopicError {
     }
 }
 
-/// Creates the state topic if it is not there, and checks it if it is. True once its leaders can be asked for; false if it has
-/// just been created and the brokers do not all know it yet.
+/// Creates the state topic if it is not there, and checks it if it is. Its id once its leaders can be asked for; `None` if it
+/// has just been created and the brokers do not all know it yet.
 ///
 /// # Errors
 /// See [`StateTopicError`].
@@ -91,7 +166,8 @@ pub(super) async fn prepare(
     topic: &StateTopic,
     timeout: Duration,
     created_after: &[CancellationToken],
-) -> Result<bool, StateTopicError> {
+    ids: &TopicIds,
+) -> Result<Option<TopicId>, StateTopicError> {
     let names = Topics::Named(vec![Arc::clone(&topic.name)]);
     let metadata = cluster.refresh(names).await?;
     let known = metadata.topics.get(&topic.name);
@@ -100,7 +176,9 @@ pub(super) async fn prepare(
         source,
     };
     let connection = cluster.any(Lane::Control).await?;
-    if let Some(known) = known.filter(|known| known.error.is_none()) {
+    let current =
+        |known: &&TopicMetadata| known.error.is_none() && !ids.past.contains(&known.topic_id);
+    if let Some(known) = known.filter(current) {
         let found = known.partitions.len();
         if i32::try_from(found) != Ok(topic.partitions) {
             return Err(StateTopicError::Partitions {
@@ -121,7 +199,7 @@ pub(super) async fn prepare(
                 wanted,
             });
         }
-        return Ok(true);
+        return Ok(Some(known.topic_id));
     }
     for token in created_after {
         token.cancelled().await;
@@ -139,10 +217,50 @@ pub(super) async fn prepare(
                 topic = %topic.name, partitions = topic.partitions, replication_factor = new.replication_factor,
                 "created the state topic"
             );
-            Ok(false)
+            Ok(None)
         }
         // Another sidecar was faster.
-        Err(error) if error.code() == Some(ErrorCode::TOPIC_ALREADY_EXISTS) => Ok(false),
+        Err(error) if error.code() == Some(ErrorCode::TOPIC_ALREADY_EXISTS) => Ok(None),
         Err(error) => Err(admin(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn only_an_answer_that_says_so_means_that_the_topic_is_gone() {
+        let (past, current, later) = (TopicId([1; 16]), TopicId([2; 16]), TopicId([3; 16]));
+        let zero = TopicId::default();
+        let mut ids = TopicIds::default();
+        assert!(ids.found(past) && ids.found(current) && !ids.found(current));
+        let none = ErrorCode::NONE;
+        let unknown = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
+        // (error, id, what it means while the topic has the current id)
+        let table = [
+            (none, current, false),
+            (none, later, true),
+            (none, past, false),
+            (none, zero, false),
+            (unknown, zero, true),
+            (unknown, current, true),
+            (ErrorCode::LEADER_NOT_AVAILABLE, current, false),
+            (ErrorCode::TOPIC_AUTHORIZATION_FAILED, zero, false),
+        ];
+        for (error, topic_id, lost) in table {
+            let found = TopicMetadata {
+                topic_id,
+                is_internal: false,
+                error,
+                partitions: BTreeMap::new(),
+            };
+            assert_eq!(ids.lost_by(&found), lost, "{error} {topic_id}");
+            assert!(!TopicIds::default().lost_by(&found), "{error} {topic_id}");
+        }
+        // Where brokers know no ids, a topic that is found again is a new one.
+        assert!(ids.found(zero) && ids.found(zero) && ids.found(later));
     }
 }

@@ -127,6 +127,30 @@ impl Shard {
         };
         self.overtaken.iter().filter_map(current).collect()
     }
+
+    /// True once somebody has coordinated this log: the coordinator's record is the last thing that is written when a log is
+    /// taken over, so that nothing of what had to be written first is missing.
+    pub fn is_taken_over(&self) -> bool {
+        self.get(&StateKey::Coordinator).is_some()
+    }
+
+    /// What is to be written into this log if the log that `remembered` was read from is lost. Nothing once the log has been
+    /// taken over: then it is the truth itself. Values keep their state epochs; where the log has a newer one, that one stays.
+    pub fn restored_from(&self, remembered: &Self) -> Vec<StateRecord> {
+        if self.is_taken_over() {
+            return Vec::new();
+        }
+        let lost = remembered.iter().filter(|(key, value)| {
+            let known = self.get(key);
+            **key != StateKey::Coordinator
+                && known.is_none_or(|known| known.state_epoch() < value.state_epoch())
+        });
+        let records = lost.map(|(key, value)| StateRecord {
+            key: key.clone(),
+            value: Some(value.clone()),
+        });
+        records.collect()
+    }
 }
 
 /// What is to be written of one partition. Fields that are `None` stay as they are.
@@ -611,6 +635,7 @@ mod tests {
         Failed, LogTruncation, Mirroring, Paused, Pausing, Stopped, Stopping, Unknown,
     };
     use super::*;
+    use crate::domain::state_log::CoordinatorValue;
     use crate::domain::types::TopicPartition;
 
     fn key(index: i32) -> MirrorPartition {
@@ -866,6 +891,52 @@ mod tests {
         commit(&mut shard, &mut log, records);
         assert_eq!(shard.overtaken(), []);
         assert_eq!(log.last(), Some(&record(5)));
+    }
+
+    #[test]
+    fn a_log_that_nobody_has_taken_over_gets_what_it_lacks_of_a_lost_one() {
+        let partition = |index, state_epoch| StateRecord {
+            key: StateKey::Partition(key(index)),
+            value: Some(StateValue::Partition(PartitionValue {
+                state: Mirroring,
+                state_epoch,
+                ..PartitionValue::default()
+            })),
+        };
+        let last = |offset| StateRecord {
+            key: StateKey::LastMirrorEpochs(key(0)),
+            value: last_mirror(LeaderEpoch(1), offset).map(StateValue::LastMirrorEpochs),
+        };
+        let coordinator = |sidecar: &str| StateRecord {
+            key: StateKey::Coordinator,
+            value: Some(StateValue::Coordinator(CoordinatorValue {
+                sidecar: sidecar.into(),
+                incarnation: "i".into(),
+                address: "h:9".into(),
+                time_ms: 1,
+            })),
+        };
+        let shard = |records: &[StateRecord]| {
+            let mut shard = Shard::default();
+            for (offset, record) in (0..).zip(records) {
+                shard.apply(offset, record.clone());
+            }
+            shard
+        };
+        let lost = [coordinator("a"), partition(0, 5), partition(1, 7), last(9)];
+        // (what stands in the new log, what is written into it)
+        let table = [
+            (vec![], vec![last(9), partition(0, 5), partition(1, 7)]),
+            (
+                vec![partition(0, 6), partition(1, 6)],
+                vec![last(9), partition(1, 7)],
+            ),
+            (vec![partition(0, 5), partition(1, 7), last(3)], vec![]),
+            (vec![coordinator("b")], vec![]),
+        ];
+        for (log, written) in table {
+            assert_eq!(shard(&log).restored_from(&shard(&lost)), written, "{log:?}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::domain::append::{
     ProducerEntry, Span,
 };
 use crate::domain::types::{
-    BrokerId, Codec, LeaderEpoch, ProducerEpoch, ProducerId, Sequence, TopicPartition,
+    BrokerId, Codec, LeaderEpoch, ProducerEpoch, ProducerId, Sequence, TopicId, TopicPartition,
 };
 use crate::wire::api::produce::{
     PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData,
@@ -104,6 +104,7 @@ pub enum Appended {
 pub struct LogAppender {
     cluster: Cluster,
     partition: TopicPartition,
+    topic_id: TopicId,
     machine: AppendMachine,
     request_timeout: Duration,
     wall_clock_ms: fn() -> i64,
@@ -112,10 +113,12 @@ pub struct LogAppender {
 }
 
 impl LogAppender {
-    /// An appender that has not looked at the log yet.
+    /// An appender that has not looked at the log yet. It is the log of the topic with this id: one that is created later
+    /// under the same name is another one, which has no leader as far as this appender is concerned.
     pub fn new(
         cluster: Cluster,
         partition: TopicPartition,
+        topic_id: TopicId,
         config: AppendConfig,
         request_timeout: Duration,
         wall_clock_ms: fn() -> i64,
@@ -126,6 +129,7 @@ impl LogAppender {
             machine,
             cluster,
             partition,
+            topic_id,
             request_timeout,
             wall_clock_ms,
         }
@@ -222,15 +226,9 @@ impl LogAppender {
     }
 
     async fn produce(&self, batch: Bytes) -> Answer {
-        let leaders = self.cluster.leaders();
-        let Some((broker, _)) = leaders.leader(&self.partition) else {
+        let Some((broker, _)) = self.known_leader() else {
             return Answer::Lost;
         };
-        let topic_id = leaders
-            .topics
-            .get(&self.partition.topic)
-            .map(|topic| topic.topic_id)
-            .unwrap_or_default();
         let Ok(connection) = self.cluster.broker(broker, Lane::State).await else {
             self.cluster.request_refresh();
             return Answer::Lost;
@@ -241,7 +239,7 @@ impl LogAppender {
             timeout_ms: super::offsets::broker_timeout_ms(self.request_timeout),
             topic_data: vec![TopicProduceData {
                 name: Arc::clone(&self.partition.topic),
-                topic_id,
+                topic_id: self.topic_id,
                 partition_data: vec![PartitionProduceData {
                     index: self.partition.partition,
                     records: RecordSlices(vec![batch]),
@@ -272,16 +270,22 @@ impl LogAppender {
         }
     }
 
-    /// The leader, waiting for one if need be.
-    async fn leader(&self) -> Option<(BrokerId, LeaderEpoch, Connection)> {
-        let Some((broker, epoch)) = self.cluster.leader(&self.partition) else {
+    fn known_leader(&self) -> Option<(BrokerId, LeaderEpoch)> {
+        let leaders = self.cluster.leaders();
+        let same_topic = leaders.topic_id(&self.partition.topic) == self.topic_id;
+        leaders.leader(&self.partition).filter(|_| same_topic)
+    }
+
+    /// The leader's epoch and the way to it, waiting for one if need be.
+    async fn leader(&self) -> Option<(LeaderEpoch, Connection)> {
+        let Some((broker, epoch)) = self.known_leader() else {
             self.cluster.request_refresh();
             let mut changes = self.cluster.watch();
             let _none_yet = timeout(LEADER_PAUSE, changes.changed()).await;
             return None;
         };
         match self.cluster.broker(broker, Lane::State).await {
-            Ok(connection) => Some((broker, epoch, connection)),
+            Ok(connection) => Some((epoch, connection)),
             Err(error) => {
                 debug!(partition = %self.partition, %broker, error = %chain(&error), "leader cannot be reached");
                 self.cluster.request_refresh();
@@ -291,7 +295,7 @@ impl LogAppender {
     }
 
     async fn read_end(&self) -> Option<EndRead> {
-        let (_, leader_epoch, connection) = self.leader().await?;
+        let (leader_epoch, connection) = self.leader().await?;
         let parts = [(self.partition.clone(), leader_epoch)];
         // Both are queued at once, the log end first: what the watermark then says is not older than the end.
         let (end, mark) = futures::join!(
@@ -326,7 +330,7 @@ impl LogAppender {
     }
 
     async fn read_producer(&self) -> Option<Option<ProducerEntry>> {
-        let (_, _, connection) = self.leader().await?;
+        let (_, connection) = self.leader().await?;
         let parts = [self.partition.clone()];
         let answer = describe_producers(&connection, &parts, self.request_timeout).await;
         let producers = answer.ok()?.into_iter().next()?.1.ok()?;

@@ -151,6 +151,12 @@ impl Leaders {
         self.topics.get(&tp.topic)?.partitions.get(&tp.partition)
     }
 
+    /// The id of a topic; zero for one that is not known, and where brokers know no ids.
+    pub fn topic_id(&self, topic: &str) -> TopicId {
+        let known = self.topics.get(topic);
+        known.map(|topic| topic.topic_id).unwrap_or_default()
+    }
+
     /// The partition's leader and its epoch, if there is one.
     pub fn leader(&self, tp: &TopicPartition) -> Option<(BrokerId, LeaderEpoch)> {
         let partition = self.partition(tp)?;
