@@ -161,10 +161,27 @@ impl StateLog {
             partition: self.partition.clone(),
             source,
         })? {
-            apply(shard, &self.partition, &batch.records, &self.metrics);
+            for (offset, record) in
+                decoded(batch.records, |offset, error| self.left_out(offset, &error))
+            {
+                shard.apply(offset, record);
+            }
         }
         self.position = end;
         Ok(())
+    }
+
+    fn left_out(&self, offset: i64, error: &StateRecordError) {
+        let kind = match error {
+            StateRecordError::UnknownType(_) => "unknown_type",
+            StateRecordError::NewerVersion { .. } => "newer_version",
+            StateRecordError::State(_)
+            | StateRecordError::NoKey
+            | StateRecordError::Malformed(_) => "malformed",
+        };
+        let skipped = &self.metrics.state_records_skipped;
+        skipped.with_label_values(&[kind]).inc();
+        warn!(partition = %self.partition, offset, %error, "state record left where it is");
     }
 
     /// Makes sure that the topic is still the one that this log is a part of. Brokers before Kafka 4.0 take batches by the
@@ -243,30 +260,18 @@ impl StateLog {
     }
 }
 
-/// Applies the records of a batch. What this version does not know is left where it is, counted, and said.
-pub(super) fn apply(
-    shard: &mut Shard,
-    partition: &TopicPartition,
-    records: &[Record],
-    metrics: &Metrics,
-) {
-    for record in records {
+/// The state records of a batch with their offsets. What this version does not know is left where it is, and told to `unknown`.
+pub(super) fn decoded(
+    records: impl IntoIterator<Item = Record>,
+    mut unknown: impl FnMut(i64, StateRecordError),
+) -> impl Iterator<Item = (i64, StateRecord)> {
+    records.into_iter().filter_map(move |record| {
         match state_record::decode(record.key.as_ref(), record.value.as_ref()) {
-            Ok(decoded) => shard.apply(record.offset, decoded),
+            Ok(decoded) => Some((record.offset, decoded)),
             Err(error) => {
-                let kind = match error {
-                    StateRecordError::UnknownType(_) => "unknown_type",
-                    StateRecordError::NewerVersion { .. } => "newer_version",
-                    StateRecordError::State(_)
-                    | StateRecordError::NoKey
-                    | StateRecordError::Malformed(_) => "malformed",
-                };
-                metrics
-                    .state_records_skipped
-                    .with_label_values(&[kind])
-                    .inc();
-                warn!(%partition, offset = record.offset, %error, "state record left where it is");
+                unknown(record.offset, error);
+                None
             }
         }
-    }
+    })
 }

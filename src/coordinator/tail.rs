@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use super::log::decoded;
 use super::model::ReadModel;
 use crate::domain::types::{BrokerId, LeaderEpoch, TopicId, TopicPartition};
 use crate::kafka::cluster::{Cluster, Lane};
@@ -19,7 +20,6 @@ use crate::kafka::fetch_session::{FetchLimits, Wanted};
 use crate::kafka::fetcher::{FetchFault, FetchOutcome, Fetched, Fetcher};
 use crate::wire::error_code::ErrorCode;
 use crate::wire::records::Records;
-use crate::wire::state_record;
 
 /// Most bytes of one answer.
 const ANSWER_BYTES: i32 = 5 * 1024 * 1024;
@@ -171,15 +171,10 @@ impl Tail {
                     warn!(partition = %fetched.partition, %error, "batch of the state topic left out");
                 }
                 Some(Ok(content)) => {
-                    for record in content.map_while(Result::ok) {
-                        match state_record::decode(record.key.as_ref(), record.value.as_ref()) {
-                            Ok(decoded) => records.push((record.offset, decoded)),
-                            // Its coordinator counts and says it.
-                            Err(error) => {
-                                debug!(partition = %fetched.partition, offset = record.offset, %error, "state record left out");
-                            }
-                        }
-                    }
+                    // Its coordinator counts and says it.
+                    records.extend(decoded(content.map_while(Result::ok), |offset, error| {
+                        debug!(partition = %fetched.partition, offset, %error, "state record left out");
+                    }));
                 }
             }
             *position = batch.header.end_offset();
