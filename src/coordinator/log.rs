@@ -193,8 +193,7 @@ impl StateLog {
             partition: self.partition.clone(),
             source,
         })?;
-        let found = metadata.topics.get(name).map(|topic| topic.topic_id);
-        if found == Some(self.topic_id) {
+        if metadata.topic_id(name) == self.topic_id {
             return Ok(());
         }
         Err(LogError::AnotherTopic {

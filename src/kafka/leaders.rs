@@ -85,6 +85,16 @@ impl Metadata {
             topics: topics.collect(),
         }
     }
+
+    /// The id of a topic; zero for one that the answer does not have, and where brokers know no ids.
+    pub fn topic_id(&self, topic: &str) -> TopicId {
+        id_of(&self.topics, topic)
+    }
+}
+
+fn id_of(topics: &BTreeMap<Arc<str>, TopicMetadata>, topic: &str) -> TopicId {
+    let found = topics.get(topic);
+    found.map(|topic| topic.topic_id).unwrap_or_default()
 }
 
 impl TopicMetadata {
@@ -153,8 +163,7 @@ impl Leaders {
 
     /// The id of a topic; zero for one that is not known, and where brokers know no ids.
     pub fn topic_id(&self, topic: &str) -> TopicId {
-        let known = self.topics.get(topic);
-        known.map(|topic| topic.topic_id).unwrap_or_default()
+        id_of(&self.topics, topic)
     }
 
     /// The partition's leader and its epoch, if there is one.

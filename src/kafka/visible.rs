@@ -368,12 +368,8 @@ impl VisibleReader {
             Ok(Err(error)) => return Ok(Some(error.into())),
             Ok(Ok(metadata)) => metadata,
         };
-        let topic_id = metadata
-            .topics
-            .get(&self.partition.topic)
-            .map(|topic| topic.topic_id)
-            .filter(|id| !id.is_zero());
-        if topic_id.is_some_and(|id| id != self.topic_id) {
+        let topic_id = metadata.topic_id(&self.partition.topic);
+        if !topic_id.is_zero() && topic_id != self.topic_id {
             return Err(ReadError::Recreated {
                 partition: self.partition.clone(),
             });
