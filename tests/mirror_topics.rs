@@ -129,7 +129,6 @@ impl Topics {
             incarnation: unique("run").into(),
             address: "".into(),
             request_timeout: Duration::from_secs(20),
-            producer_expiration: Duration::from_secs(86_400),
             wall_clock_ms,
             metrics: Metrics::new("test").unwrap(),
         });

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -15,6 +14,7 @@ use super::view::MirrorView;
 use super::{AppError, cluster, wall_clock_ms};
 use crate::config::{self, Changes, Config, HostPort};
 use crate::coordinator::{Handle, MirrorWork};
+use crate::domain::append::DRAIN;
 use crate::domain::assign::STATE_TOPIC;
 use crate::domain::status::MirrorStatus;
 use crate::kafka::cluster::Side;
@@ -24,9 +24,6 @@ use crate::metrics::Metrics;
 use crate::mirror::report::cluster_status;
 use crate::mirror::{self, MirrorParts};
 use crate::sync::topics::{self, TopicsOptions};
-
-/// Requests of a process that has ended or lost its work may still arrive for so long.
-const DRAIN: Duration = Duration::from_millis(500);
 
 /// What all mirrors share.
 pub(super) struct Shared {

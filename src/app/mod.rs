@@ -425,7 +425,6 @@ fn start_coordinators(
         incarnation: format!("{:016x}", rand::random::<u64>()).into(),
         address: identity.advertised.to_string().into(),
         request_timeout: config.destination.connection.request_timeout,
-        producer_expiration: Duration::from_secs(24 * 60 * 60),
         wall_clock_ms,
         metrics: metrics.clone(),
     });

@@ -81,19 +81,10 @@ impl StateLog {
         cluster: Cluster,
         partition: TopicPartition,
         topic_id: TopicId,
-        producer_expiration: Duration,
         wall_clock_ms: fn() -> i64,
         metrics: Metrics,
     ) -> Self {
-        let config = AppendConfig {
-            producer_id: producer_id(OWNER, &partition, 0),
-            max_in_flight: 1,
-            drain: Duration::from_millis(500),
-            first_pause: Duration::from_millis(50),
-            max_pause: Duration::from_secs(2),
-            producer_expiration,
-            max_batch_bytes: usize::MAX,
-        };
+        let config = AppendConfig::new(producer_id(OWNER, &partition, 0));
         Self {
             appender: LogAppender::new(
                 cluster.clone(),

@@ -116,8 +116,6 @@ pub struct CoordinatorParts {
     pub address: Arc<str>,
     /// Time limit of one request.
     pub request_timeout: Duration,
-    /// The broker's `producer.id.expiration.ms`.
-    pub producer_expiration: Duration,
     /// The wall clock, in milliseconds since 1970.
     pub wall_clock_ms: fn() -> i64,
     /// Metrics of the process.
@@ -374,7 +372,6 @@ impl Coordinators {
                 parts.cluster.clone(),
                 partition,
                 id,
-                parts.producer_expiration,
                 parts.wall_clock_ms,
                 parts.metrics.clone(),
             ),

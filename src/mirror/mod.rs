@@ -46,7 +46,7 @@ use self::reads::Reads;
 use crate::config;
 use crate::coordinator::{Handle, Unavailable, WriteAnswer};
 use crate::domain::append::{
-    AppendMachine, Effect, EndRead, FillAnswer, ProducerEntry, ResumeCause,
+    AppendMachine, Effect, EndRead, FillAnswer, PRODUCER_EXPIRATION, ProducerEntry, ResumeCause,
 };
 use crate::domain::desired::TopicSet;
 use crate::domain::shard::PartitionWrite;
@@ -84,9 +84,6 @@ const STOP_GRACE: Duration = Duration::from_secs(8);
 
 /// A summary in the log at most so often.
 const SUMMARY_EVERY: Duration = Duration::from_secs(60);
-
-/// The broker's default of `producer.id.expiration.ms`, where we may not read it.
-const PRODUCER_EXPIRATION: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What one mirror needs from the outside.
 pub struct MirrorParts {

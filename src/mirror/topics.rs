@@ -2,15 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{debug, error, info};
 
 use super::lifecycle::{Course, failed};
 use super::partition::{Failure, Partition, PartitionKey};
-use super::{Alarm, Mirror, PRODUCER_EXPIRATION};
-use crate::domain::append::{AppendConfig, producer_id};
+use super::{Alarm, Mirror};
+use crate::domain::append::{AppendConfig, PRODUCER_EXPIRATION, producer_id};
 use crate::domain::desired::{TopicEntry, TopicGate};
 use crate::domain::recreate::OnDivergence;
 use crate::domain::shard::PartitionWrite;
@@ -117,16 +116,13 @@ impl Mirror {
     pub(super) fn append_config(&self, name: &TopicPartition) -> AppendConfig {
         let held = self.topics.topics.get(&name.topic).map(|entry| &entry.gate);
         AppendConfig {
-            producer_id: producer_id(&self.name, name, 0),
             max_in_flight: self.parts.config.append.max_in_flight,
-            drain: Duration::from_millis(500),
-            first_pause: Duration::from_millis(50),
-            max_pause: Duration::from_secs(2),
             producer_expiration: self.expiration.unwrap_or(PRODUCER_EXPIRATION),
             max_batch_bytes: match held {
                 Some(TopicGate::Held { max_message_bytes }) => *max_message_bytes,
                 Some(TopicGate::Unheld | TopicGate::Failed { .. }) | None => usize::MAX,
             },
+            ..AppendConfig::new(producer_id(&self.name, name, 0))
         }
     }
 

@@ -6,6 +6,12 @@ use thiserror::Error;
 
 use crate::domain::types::{LeaderEpoch, ProducerEpoch, ProducerId, Sequence};
 
+/// Requests of a process that has ended, or has lost its work, may still arrive for so long.
+pub const DRAIN: Duration = Duration::from_millis(500);
+
+/// The broker's default of `producer.id.expiration.ms`, where it is not known.
+pub const PRODUCER_EXPIRATION: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// What one partition's machine is told once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendConfig {
@@ -23,6 +29,21 @@ pub struct AppendConfig {
     pub producer_expiration: Duration,
     /// The destination topic's `max.message.bytes`.
     pub max_batch_bytes: usize,
+}
+
+impl AppendConfig {
+    /// One batch at a time, of any size, with the usual waits.
+    pub fn new(producer_id: ProducerId) -> Self {
+        Self {
+            producer_id,
+            max_in_flight: 1,
+            drain: DRAIN,
+            first_pause: Duration::from_millis(50),
+            max_pause: Duration::from_secs(2),
+            producer_expiration: PRODUCER_EXPIRATION,
+            max_batch_bytes: usize::MAX,
+        }
+    }
 }
 
 /// A batch as the machine sees it. Offsets are the source's, which are the destination's.

@@ -40,8 +40,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 pub use exchange::{
-    Answer, AppendConfig, AppendFailure, Comparison, Effect, EndRead, FillAnswer, ProducerEntry,
-    ResumeCause, Send, Span,
+    Answer, AppendConfig, AppendFailure, Comparison, DRAIN, Effect, EndRead, FillAnswer,
+    PRODUCER_EXPIRATION, ProducerEntry, ResumeCause, Send, Span,
 };
 pub use producer::producer_id;
 

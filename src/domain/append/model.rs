@@ -181,13 +181,10 @@ impl World {
 
     fn born(&mut self, index: usize) -> Writer {
         let mut machine = AppendMachine::new(AppendConfig {
-            producer_id: OURS,
             max_in_flight: 1 + self.dice.index(5),
-            drain: Duration::from_millis(500),
-            first_pause: Duration::from_millis(50),
-            max_pause: Duration::from_secs(2),
             producer_expiration: Duration::from_millis(DAY_MS as u64),
             max_batch_bytes: 1000,
+            ..AppendConfig::new(OURS)
         });
         let todo = machine.start();
         Writer {
