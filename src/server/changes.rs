@@ -15,9 +15,9 @@ use crate::domain::state::{DesiredState, PartitionState};
 use crate::domain::state_log::{MirrorPartition, PartitionValue};
 use crate::wire::error_code::ErrorCode;
 use crate::wire::mirror_rpc::{
-    DeleteClusterMirrorRequest, MirrorAnswer, MirrorTopicResult, PauseMirrorTopicsRequest,
-    RecoverMirrorTopicsRequest, ResumeMirrorTopicsRequest, StartMirrorTopicsRequest,
-    StopMirrorTopicsRequest,
+    DeleteClusterMirrorRequest, MirrorAnswer, MirrorTopicName, MirrorTopicResult,
+    PauseMirrorTopicsRequest, RecoverMirrorTopicsRequest, ResumeMirrorTopicsRequest,
+    StartMirrorTopicsRequest, StopMirrorTopicsRequest, TopicAnswer,
 };
 use crate::wire::schema::Request;
 
@@ -39,25 +39,29 @@ fn topic_result(name: Arc<str>, outcome: Result<(), Failure>) -> MirrorTopicResu
 
 /// What a changing call answers: an error of the whole, and one result per topic. KIP-1279's prototype copies the first error of
 /// a topic to the top.
-pub(super) fn sum_up(
-    outcome: Result<Vec<MirrorTopicResult>, Failure>,
-) -> (ErrorCode, Option<Arc<str>>, Vec<MirrorTopicResult>) {
+pub(super) fn sum_up<A: TopicAnswer>(outcome: Result<Vec<MirrorTopicResult>, Failure>) -> A {
     match outcome {
         Ok(topics) => {
             let first = topics.iter().find(|topic| !topic.error_code.is_none());
             let (code, words) = first.map_or((ErrorCode::NONE, None), |topic| {
                 (topic.error_code, topic.error_message.clone())
             });
-            (code, words, topics)
+            A::of_topics(code, words, topics)
         }
-        Err((code, words)) => (code, words, Vec::new()),
+        Err((code, words)) => A::refused(code, words),
     }
+}
+
+fn names(topics: &[MirrorTopicName]) -> Vec<Arc<str>> {
+    let names = topics.iter().map(|topic| Arc::clone(&topic.topic_name));
+    names.collect()
 }
 
 /// A request that a mirror's coordinator decides.
 pub(super) trait ForMirror: Request + Clone {
     fn mirror(&self) -> &Arc<str>;
     fn validation_offset(&self) -> i64;
+    fn dry_run(&self) -> bool;
     fn validated_at(&self, offset: i64) -> Self;
 }
 
@@ -70,6 +74,10 @@ macro_rules! for_mirror {
 
             fn validation_offset(&self) -> i64 {
                 self.state_validation_offset
+            }
+
+            fn dry_run(&self) -> bool {
+                self.dry_run
             }
 
             fn validated_at(&self, offset: i64) -> Self {
@@ -133,16 +141,17 @@ impl MirrorService {
         }
     }
 
-    pub(super) async fn change(
+    /// Changes the desired state of those topics of the request's mirror.
+    async fn change<R: ForMirror>(
         &self,
-        mirror: Arc<str>,
+        request: &R,
         topics: Vec<Arc<str>>,
         change: TopicChange,
-        validation_offset: i64,
-        dry_run: bool,
     ) -> Result<Vec<MirrorTopicResult>, Failure> {
+        let mirror = Arc::clone(request.mirror());
         self.known(&mirror)?;
-        let seen = self.seen_offset(&mirror, validation_offset);
+        let seen = self.seen_offset(&mirror, request.validation_offset());
+        let dry_run = request.dry_run();
         let answers = self
             .inner
             .states
@@ -159,11 +168,27 @@ impl MirrorService {
             .collect())
     }
 
-    /// Names that the state topic knows and that a pattern matches.
-    pub(super) fn matching(
+    /// What a request asks for that names its topics one by one.
+    pub(super) async fn change_named<R: ForMirror>(
+        &self,
+        request: &R,
+        topics: &[MirrorTopicName],
+        change: TopicChange,
+    ) -> R::Response
+    where
+        R::Response: TopicAnswer,
+    {
+        match self.elsewhere(request).await {
+            Some(answer) => answer,
+            None => sum_up(self.change(request, names(topics), change).await),
+        }
+    }
+
+    /// The names, and those that the state topic knows and that a pattern matches.
+    fn matching(
         &self,
         mirror: &Arc<str>,
-        names: impl IntoIterator<Item = Arc<str>>,
+        names: Vec<Arc<str>>,
         patterns: &[Arc<str>],
     ) -> Result<Vec<Arc<str>>, Failure> {
         let mut all: BTreeSet<Arc<str>> = names.into_iter().collect();
@@ -184,7 +209,7 @@ impl MirrorService {
         &self,
         request: StartMirrorTopicsRequest,
     ) -> Result<Vec<MirrorTopicResult>, Failure> {
-        let mirror = request.mirror_name;
+        let mirror = Arc::clone(&request.mirror_name);
         self.known(&mirror)?;
         if !request.exclude_patterns.is_empty() {
             return Err(failure(
@@ -192,8 +217,11 @@ impl MirrorService {
                 "topics are excluded in the configuration file: mirror.topics.exclude",
             ));
         }
-        let names = request.topics.into_iter().map(|topic| topic.topic_name);
-        let topics = self.matching(&mirror, names, &request.include_patterns)?;
+        let names = request
+            .topics
+            .iter()
+            .map(|topic| Arc::clone(&topic.topic_name));
+        let topics = self.matching(&mirror, names.collect(), &request.include_patterns)?;
         let model = self.inner.states.model();
         let mut results = Vec::new();
         let mut to_change = Vec::new();
@@ -221,12 +249,19 @@ impl MirrorService {
             }
         }
         if !to_change.is_empty() {
-            let (offset, dry_run) = (request.state_validation_offset, request.dry_run);
-            let changed = self.change(mirror, to_change, TopicChange::Start, offset, dry_run);
-            results.extend(changed.await?);
+            results.extend(self.change(&request, to_change, TopicChange::Start).await?);
         }
         results.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(results)
+    }
+
+    pub(super) async fn stop(
+        &self,
+        request: StopMirrorTopicsRequest,
+    ) -> Result<Vec<MirrorTopicResult>, Failure> {
+        let (mirror, named) = (&request.mirror_name, names(&request.topics));
+        let topics = self.matching(mirror, named, &request.patterns)?;
+        self.change(&request, topics, TopicChange::Stop).await
     }
 
     fn mirrored_by_another(&self, mirror: &Arc<str>, topic: &Arc<str>) -> Option<Arc<str>> {

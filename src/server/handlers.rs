@@ -109,15 +109,9 @@ impl Service for MirrorService {
         &self,
         request: StartMirrorTopicsRequest,
     ) -> StartMirrorTopicsResponse {
-        if let Some(answer) = self.elsewhere(&request).await {
-            return answer;
-        }
-        let (error_code, error_message, topics) = sum_up(self.start(request).await);
-        StartMirrorTopicsResponse {
-            error_code,
-            error_message,
-            topics,
-            ..StartMirrorTopicsResponse::default()
+        match self.elsewhere(&request).await {
+            Some(answer) => answer,
+            None => sum_up(self.start(request).await),
         }
     }
 
@@ -125,30 +119,9 @@ impl Service for MirrorService {
         &self,
         request: StopMirrorTopicsRequest,
     ) -> StopMirrorTopicsResponse {
-        if let Some(answer) = self.elsewhere(&request).await {
-            return answer;
-        }
-        let names = request.topics.into_iter().map(|topic| topic.topic_name);
-        let outcome = match self.matching(&request.mirror_name, names, &request.patterns) {
-            Ok(topics) => {
-                let (offset, dry_run) = (request.state_validation_offset, request.dry_run);
-                self.change(
-                    request.mirror_name,
-                    topics,
-                    TopicChange::Stop,
-                    offset,
-                    dry_run,
-                )
-                .await
-            }
-            Err(failure) => Err(failure),
-        };
-        let (error_code, error_message, topics) = sum_up(outcome);
-        StopMirrorTopicsResponse {
-            error_code,
-            error_message,
-            topics,
-            ..StopMirrorTopicsResponse::default()
+        match self.elsewhere(&request).await {
+            Some(answer) => answer,
+            None => sum_up(self.stop(request).await),
         }
     }
 
@@ -156,53 +129,23 @@ impl Service for MirrorService {
         &self,
         request: PauseMirrorTopicsRequest,
     ) -> PauseMirrorTopicsResponse {
-        if let Some(answer) = self.elsewhere(&request).await {
-            return answer;
-        }
-        let topics = request.topics.into_iter().map(|topic| topic.topic_name);
-        let (offset, dry_run) = (request.state_validation_offset, request.dry_run);
-        let (topics, change) = (topics.collect(), TopicChange::Pause);
-        let outcome = self.change(request.mirror_name, topics, change, offset, dry_run);
-        let (error_code, error_message, topics) = sum_up(outcome.await);
-        PauseMirrorTopicsResponse {
-            error_code,
-            error_message,
-            topics,
-            ..PauseMirrorTopicsResponse::default()
-        }
+        let paused = self.change_named(&request, &request.topics, TopicChange::Pause);
+        paused.await
     }
 
     async fn resume_mirror_topics(
         &self,
         request: ResumeMirrorTopicsRequest,
     ) -> ResumeMirrorTopicsResponse {
-        if let Some(answer) = self.elsewhere(&request).await {
-            return answer;
-        }
-        let topics = request.topics.into_iter().map(|topic| topic.topic_name);
-        let (offset, dry_run) = (request.state_validation_offset, request.dry_run);
-        let (topics, change) = (topics.collect(), TopicChange::Resume);
-        let outcome = self.change(request.mirror_name, topics, change, offset, dry_run);
-        let (error_code, error_message, topics) = sum_up(outcome.await);
-        ResumeMirrorTopicsResponse {
-            error_code,
-            error_message,
-            topics,
-            ..ResumeMirrorTopicsResponse::default()
-        }
+        let resumed = self.change_named(&request, &request.topics, TopicChange::Resume);
+        resumed.await
     }
 
     async fn recover_mirror_topics(
         &self,
         request: RecoverMirrorTopicsRequest,
     ) -> RecoverMirrorTopicsResponse {
-        let (error_code, error_message, topics) = sum_up(self.recover(request).await);
-        RecoverMirrorTopicsResponse {
-            error_code,
-            error_message,
-            topics,
-            ..RecoverMirrorTopicsResponse::default()
-        }
+        sum_up(self.recover(request).await)
     }
 
     async fn delete_cluster_mirror(

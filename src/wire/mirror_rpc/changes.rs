@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::TopicAnswer;
 use crate::domain::types::TopicId;
 use crate::wire::error_code::ErrorCode;
 use crate::wire::schema::{wire_api, wire_struct};
@@ -80,6 +81,21 @@ macro_rules! topic_results {
                 error_message: Option<Arc<str>> [0..],
                 /// The results for the topics.
                 topics: Vec<MirrorTopicResult> [0..],
+            }
+        }
+
+        impl TopicAnswer for $name {
+            fn of_topics(
+                error_code: ErrorCode,
+                error_message: Option<Arc<str>>,
+                topics: Vec<MirrorTopicResult>,
+            ) -> Self {
+                Self {
+                    throttle_time_ms: 0,
+                    error_code,
+                    error_message,
+                    topics,
+                }
             }
         }
     };

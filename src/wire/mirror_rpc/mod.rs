@@ -28,6 +28,16 @@ pub trait MirrorAnswer: Message + Default {
     fn refused(code: ErrorCode, message: Option<Arc<str>>) -> Self;
 }
 
+/// An answer that has the results of topics, and nothing else.
+pub trait TopicAnswer: MirrorAnswer {
+    /// The answer with these results; the error is that of the call as a whole.
+    fn of_topics(
+        error_code: ErrorCode,
+        error_message: Option<Arc<str>>,
+        topics: Vec<MirrorTopicResult>,
+    ) -> Self;
+}
+
 macro_rules! mirror_answers {
     ($($answer:ident)+) => {$(
         impl MirrorAnswer for $answer {
