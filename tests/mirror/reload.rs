@@ -1,27 +1,16 @@
 //! The configuration of a running daemon changes: what is the same goes on untouched, what is wrong changes nothing. Must not restart the
 //! daemon.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "test code: a broken assumption is a failed test"
-)]
-
-#[cfg(test)]
-mod support;
-
 use std::fs;
 use std::time::Duration;
 
+use crate::support::daemon::{Daemon, another_mirror, config};
+use crate::support::kafka::{KafkaCluster, shared_pair, unique};
+use crate::support::poll_until;
+use crate::support::process::signal;
+use crate::support::producer::records;
+use crate::support::steps::{arrives, end, end_of, produce};
 use serde_json::Value;
-use support::daemon::{Daemon, another_mirror, config};
-use support::kafka::{KafkaCluster, shared_pair, unique};
-use support::poll_until;
-use support::process::signal;
-use support::producer::records;
-use support::steps::{arrives, end, end_of, produce};
 
 const SOON: Duration = Duration::from_secs(60);
 

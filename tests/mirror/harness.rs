@@ -1,25 +1,19 @@
 //! Tests of the test harness itself: what it says about clusters, connections and equality must be true.
 
-#![expect(
-    clippy::as_conversions,
-    clippy::indexing_slicing,
-    reason = "small numbers of test records and their offsets; a broken assumption is a failed test"
-)]
-
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::checker::{CheckOptions, assert_equal, compare, ends, read_all, wait_for_same_end};
-use support::kafka::{ClusterOptions, ConfigOf, KafkaCluster, shared_pair, unique};
-use support::producer::{
+use crate::support::checker::{
+    CheckOptions, assert_equal, compare, ends, read_all, wait_for_same_end,
+};
+use crate::support::kafka::{ClusterOptions, ConfigOf, KafkaCluster, shared_pair, unique};
+use crate::support::producer::{
     CODECS, Load, Producer, ProducerOptions, TestRecord, odd_records, records,
 };
-use support::proxy::{Action, Mode, Rule};
-use support::segments::{batch_count, batches};
+use crate::support::proxy::{Action, Mode, Rule};
+use crate::support::segments::{batch_count, batches};
 use tokio::time::Instant;
 
 const PRODUCE: i16 = 0;
@@ -258,7 +252,7 @@ async fn configs_batches_tools_and_load() {
         2000,
         &[(topic.clone(), 0), (topic.clone(), 1)],
     );
-    support::poll_until("some load", Duration::from_secs(20), async || {
+    crate::support::poll_until("some load", Duration::from_secs(20), async || {
         (load.delivered() > 500)
             .then_some(())
             .ok_or_else(|| "not yet".into())
@@ -344,13 +338,13 @@ async fn leaders_move_when_brokers_die_and_nothing_is_left_behind() {
     let seen = ends(&cluster.bootstrap(), &topic, "read_committed").await;
     assert_eq!(seen[&0].0, 0);
     assert!(seen[&0].1 >= 200, "{seen:?}");
-    let pids: Vec<u32> = [1, 2, 3, support::kafka::CONTROLLER_ID]
+    let pids: Vec<u32> = [1, 2, 3, crate::support::kafka::CONTROLLER_ID]
         .into_iter()
         .map(|id| cluster.pid(id).unwrap())
         .collect();
     for pid in &pids {
-        assert!(support::process::resident_bytes(*pid).unwrap() > 10 << 20);
-        assert!(support::process::cpu_time(*pid).unwrap() > Duration::ZERO);
+        assert!(crate::support::process::resident_bytes(*pid).unwrap() > 10 << 20);
+        assert!(crate::support::process::cpu_time(*pid).unwrap() > Duration::ZERO);
     }
     let directory = cluster.directory().to_owned();
     drop(cluster);
@@ -478,7 +472,7 @@ async fn no_broker_outlives_a_killed_test_process() {
         .spawn()
         .unwrap();
     let broker: u32 =
-        support::poll_until("victim's broker", Duration::from_secs(120), async || {
+        crate::support::poll_until("victim's broker", Duration::from_secs(120), async || {
             if let Some(status) = victim.try_wait().unwrap() {
                 panic!("the victim ended: {status}");
             }
@@ -488,8 +482,8 @@ async fn no_broker_outlives_a_killed_test_process() {
         })
         .await;
     assert!(is_alive(broker));
-    support::process::kill_and_reap(&mut victim);
-    support::poll_until("the broker's end", Duration::from_secs(10), async || {
+    crate::support::process::kill_and_reap(&mut victim);
+    crate::support::poll_until("the broker's end", Duration::from_secs(10), async || {
         (!is_alive(broker))
             .then_some(())
             .ok_or_else(|| format!("pid {broker} lives"))
@@ -512,7 +506,7 @@ fn series_of_a_metrics_text_are_picked_by_name_and_labels() {
     ];
     for (name, labels, expected) in cases {
         assert_eq!(
-            support::daemon::series(text, name, labels),
+            crate::support::daemon::series(text, name, labels),
             expected,
             "{name}"
         );

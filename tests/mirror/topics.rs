@@ -1,26 +1,15 @@
 //! Topics and their configs on real clusters: what is created, widened, held and refused, and what `check` says.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::future_not_send,
-    reason = "helpers of tests stop the test like tests do"
-)]
-
-#[cfg(test)]
-mod support;
-
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::kafka::{ConfigOf, KafkaCluster, shared_pair, unique};
+use crate::support::producer::{Producer, ProducerOptions, records};
 use kafka_protocol::messages::create_acls_request::AclCreation;
 use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::{CreateAclsRequest, CreatePartitionsRequest, TopicName};
 use kafka_protocol::protocol::StrBytes;
-use support::kafka::{ConfigOf, KafkaCluster, shared_pair, unique};
-use support::producer::{Producer, ProducerOptions, records};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -551,7 +540,7 @@ async fn check_says_which_addresses_were_tried_and_what_came() {
     let (source, _) = shared_pair().await;
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = (silent.local_addr().unwrap(), silent);
-    let closed = format!("127.0.0.1:{}", support::process::free_port());
+    let closed = format!("127.0.0.1:{}", crate::support::process::free_port());
     let destination = format!("{closed},{},no-such-host.invalid:9092", silent.0);
     let include = "include = [\"x\"]";
     let (code, text) = check(&source.bootstrap(), &destination, include, &[]).await;
@@ -613,7 +602,7 @@ async fn check_names_the_topics_that_cannot_be_mirrored_and_a_cluster_mixed_up()
 async fn missing_permissions_are_named_with_the_command_that_grants_them() {
     let (source, _) = shared_pair().await;
     let authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
-    let options = support::kafka::ClusterOptions::new("guarded")
+    let options = crate::support::kafka::ClusterOptions::new("guarded")
         .with("authorizer.class.name", authorizer)
         .with("super.users", "User:nobody")
         .with("allow.everyone.if.no.acl.found", "true");

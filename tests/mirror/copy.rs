@@ -1,27 +1,14 @@
 //! The whole path on real Kafka: records produced before and during mirroring are found equal at equal offsets. Must not
 //! break brokers: they are shared.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::as_conversions,
-    clippy::print_stderr,
-    reason = "test code: a broken assumption is a failed test, and its figures are printed"
-)]
-
-#[cfg(test)]
-mod support;
-
 use std::time::Duration;
 
-use support::checker::{CheckOptions, assert_equal, wait_for_same_end};
-use support::daemon::{Daemon, config};
-use support::kafka::{shared_pair, unique};
-use support::poll_until;
-use support::producer::{CODECS, Producer, ProducerOptions, odd_records, records};
-use support::status::scaled;
+use crate::support::checker::{CheckOptions, assert_equal, wait_for_same_end};
+use crate::support::daemon::{Daemon, config};
+use crate::support::kafka::{shared_pair, unique};
+use crate::support::poll_until;
+use crate::support::producer::{CODECS, Producer, ProducerOptions, odd_records, records};
+use crate::support::status::scaled;
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -71,8 +58,8 @@ async fn all_codecs_and_odd_records_before_and_during_mirroring() {
     assert!(report.records > 2 * 3 * 4 * 5 * 500, "{report:?}");
     for topic in &names {
         assert_eq!(
-            support::segments::batch_count(source, topic).await,
-            support::segments::batch_count(destination, topic).await,
+            crate::support::segments::batch_count(source, topic).await,
+            crate::support::segments::batch_count(destination, topic).await,
             "nothing is re-encoded"
         );
     }
@@ -128,10 +115,10 @@ async fn a_million_records_before_and_during_mirroring() {
     .await;
     assert_eq!(report.records, 2 * 12 * each);
     for topic in &names {
-        let batches = support::segments::batch_count(source, topic).await;
+        let batches = crate::support::segments::batch_count(source, topic).await;
         assert_eq!(
             batches,
-            support::segments::batch_count(destination, topic).await,
+            crate::support::segments::batch_count(destination, topic).await,
             "nothing is re-encoded"
         );
     }
@@ -146,7 +133,7 @@ async fn a_million_records_before_and_during_mirroring() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_source_is_no_config_fault_but_the_same_cluster_on_both_sides_is() {
     let (source, destination) = shared_pair().await;
-    let nobody = format!("127.0.0.1:{}", support::process::free_port());
+    let nobody = format!("127.0.0.1:{}", crate::support::process::free_port());
     let mut daemon = Daemon::start(&config(&nobody, &destination.bootstrap(), &["t"], ""));
     daemon
         .wait_until("the source is said to be lost", SOON, |status| {

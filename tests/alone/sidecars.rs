@@ -1,30 +1,17 @@
 //! Several sidecars share the work of one destination: they take over from each other, answer for each other, and one that was
 //! frozen does no harm. Must not share its machine: it measures how soon records flow again.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::as_conversions,
-    clippy::print_stderr,
-    reason = "test code: a broken assumption is a failed test, and its figures are printed"
-)]
-
-#[cfg(test)]
-mod support;
-
 use std::time::Duration;
 
-use support::checker::{CheckOptions, assert_equal, wait_for_same_end};
-use support::daemon::{Daemon, config, state_topic};
-use support::kafka::{KafkaCluster, shared_pair, unique};
-use support::operate::{described, done};
-use support::poll_until;
-use support::process::signal;
-use support::producer::Load;
-use support::status::{count, partitions};
-use support::steps::{all_ends, end};
+use crate::support::checker::{CheckOptions, assert_equal, wait_for_same_end};
+use crate::support::daemon::{Daemon, config, state_topic};
+use crate::support::kafka::{KafkaCluster, shared_pair, unique};
+use crate::support::operate::{described, done};
+use crate::support::poll_until;
+use crate::support::process::signal;
+use crate::support::producer::Load;
+use crate::support::status::{count, partitions};
+use crate::support::steps::{all_ends, end};
 use tokio::time::Instant;
 
 const PARTITIONS: i32 = 12;

@@ -1,29 +1,17 @@
 //! Three hosts, each with a broker and a sidecar beside it: what users see when sidecars are restarted one after the other, when one stays
 //! away, and when a whole host is lost. Must not share its clusters.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::print_stderr,
-    reason = "test code: a broken assumption is a failed test, and its figures are printed"
-)]
-
-#[cfg(test)]
-mod support;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use support::daemon::{Daemon, config};
-use support::kafka::{ClusterOptions, KafkaCluster, unique};
-use support::operate::{described, done};
-use support::poll_until;
-use support::producer::{Load, records};
-use support::status::{count, partitions, scaled};
-use support::steps::{arrives, end_of, produce, restart};
-use support::stillness::Stillness;
+use crate::support::daemon::{Daemon, config};
+use crate::support::kafka::{ClusterOptions, KafkaCluster, unique};
+use crate::support::operate::{described, done};
+use crate::support::poll_until;
+use crate::support::producer::{Load, records};
+use crate::support::status::{count, partitions, scaled};
+use crate::support::steps::{arrives, end_of, produce, restart};
+use crate::support::stillness::Stillness;
 use tokio::time::{Instant, sleep};
 
 const PARTITIONS: i32 = 12;
@@ -176,12 +164,13 @@ async fn restarts_an_absence_and_a_lost_host_are_seen_by_nobody_for_long() {
     );
     sleep(Duration::from_secs(2)).await;
     let (mirrored, baseline) = (mirrored.longest().await, baseline.longest().await);
-    let led_by = |leaders: &BTreeMap<i32, support::kafka::PartitionView>, lost: bool| -> Vec<i32> {
-        let led = leaders
-            .iter()
-            .filter(|(_, view)| (view.leader == Some(3)) == lost);
-        led.map(|(partition, _)| *partition).collect()
-    };
+    let led_by =
+        |leaders: &BTreeMap<i32, crate::support::kafka::PartitionView>, lost: bool| -> Vec<i32> {
+            let led = leaders
+                .iter()
+                .filter(|(_, view)| (view.leader == Some(3)) == lost);
+            led.map(|(partition, _)| *partition).collect()
+        };
     let of_lost = worst(&mirrored, &led_by(&leaders, true));
     let of_others = worst(&mirrored, &led_by(&leaders, false));
     let kafka_lost = worst(&baseline, &led_by(&plain_leaders, true));

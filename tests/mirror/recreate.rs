@@ -1,35 +1,24 @@
 //! `on_divergence`: a destination topic that is ahead of its source or differs from it is deleted and mirrored again, or is not,
 //! on real Kafka.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::as_conversions,
-    clippy::print_stderr,
-    reason = "test code: a broken assumption is a failed test, and its figures are printed"
-)]
-
-#[cfg(test)]
-mod support;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::support::daemon::{Daemon, config};
+use crate::support::kafka::{ConfigOf, KafkaCluster, shared_pair, unique};
+use crate::support::operate::done;
+use crate::support::poll_until;
+use crate::support::producer::{Load, records};
+use crate::support::status::{
+    count, is_in, partitions, reason, scaled, wait_failed, wait_mirrored,
+};
+use crate::support::steps::{
+    all_ends, arrives, end, end_of, produce, reconfigure, restart, start, trim, wait_in,
+};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::{MetadataRequest, TopicName};
 use kafka_protocol::protocol::StrBytes;
 use rand::Rng;
-use support::daemon::{Daemon, config};
-use support::kafka::{ConfigOf, KafkaCluster, shared_pair, unique};
-use support::operate::done;
-use support::poll_until;
-use support::producer::{Load, records};
-use support::status::{count, is_in, partitions, reason, scaled, wait_failed, wait_mirrored};
-use support::steps::{
-    all_ends, arrives, end, end_of, produce, reconfigure, restart, start, trim, wait_in,
-};
 use tokio::time::sleep;
 
 const SOON: Duration = Duration::from_secs(60);

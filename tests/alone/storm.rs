@@ -1,22 +1,16 @@
 //! A storm: three brokers, three sidecars beside them, three mirrors, kills, freezes, elections and cut connections under load;
 //! afterwards every record is equal and the state topic tells one story. Must not share its clusters.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::as_conversions,
-    clippy::print_stderr,
-    reason = "test code: a broken assumption is a failed test, and its figures are printed"
-)]
-
-#[cfg(test)]
-mod support;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
+use crate::support::daemon::{Daemon, another_mirror, config, state_topic};
+use crate::support::kafka::{ClusterOptions, KafkaCluster, unique};
+use crate::support::poll_until;
+use crate::support::process::signal;
+use crate::support::producer::Load;
+use crate::support::status::scaled;
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -25,13 +19,6 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use serde_json::Value;
-use support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
-use support::daemon::{Daemon, another_mirror, config, state_topic};
-use support::kafka::{ClusterOptions, KafkaCluster, unique};
-use support::poll_until;
-use support::process::signal;
-use support::producer::Load;
-use support::status::scaled;
 use tokio::time::{Instant, sleep};
 use truemirror::domain::state_log::{StateKey, StateValue};
 use truemirror::wire::state_record;

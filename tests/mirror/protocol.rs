@@ -1,16 +1,6 @@
 //! Public faults of other replicators with the protocol, on real Kafka behind proxies: version negotiation, fetch sessions,
 //! followers, throttling, moved leaders, idle and mute connections, changed addresses. The clusters belong to this file.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::as_conversions,
-    reason = "test code: a broken assumption is a failed test"
-)]
-
-#[cfg(test)]
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,15 +11,15 @@ use kafka_protocol::messages::alter_client_quotas_request::{EntityData, EntryDat
 use kafka_protocol::protocol::StrBytes;
 use tokio::time::Instant;
 
-use support::checker::{CheckOptions, assert_equal, wait_for_same_end};
-use support::daemon::{Daemon, config};
-use support::kafka::{ClusterOptions, KafkaCluster, unique};
-use support::pairs::{Pair, Turn, take_turn};
-use support::poll_until;
-use support::producer::{Load, Producer, ProducerOptions, TestRecord, records};
-use support::proxy::{Action, Proxy, Rule};
-use support::raw::{API_VERSIONS, FETCH, on_fetch_answer};
-use support::status::{Progress, is_in, scaled, wait_mirrored};
+use crate::support::checker::{CheckOptions, assert_equal, wait_for_same_end};
+use crate::support::daemon::{Daemon, config};
+use crate::support::kafka::{ClusterOptions, KafkaCluster, unique};
+use crate::support::pairs::{Pair, Turn, take_turn};
+use crate::support::poll_until;
+use crate::support::producer::{Load, Producer, ProducerOptions, TestRecord, records};
+use crate::support::proxy::{Action, Proxy, Rule};
+use crate::support::raw::{API_VERSIONS, FETCH, on_fetch_answer};
+use crate::support::status::{Progress, is_in, scaled, wait_mirrored};
 
 const SOON: Duration = Duration::from_secs(60);
 

@@ -1,30 +1,17 @@
 //! What stands still delays only itself: frozen brokers, and a thousand idle partitions that cost next to nothing. Must not
 //! share its clusters.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::as_conversions,
-    clippy::print_stderr,
-    reason = "test code: a broken assumption is a failed test, and its figures are printed"
-)]
-
-#[cfg(test)]
-mod support;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
-use support::daemon::{Daemon, another_mirror, config};
-use support::kafka::{ClusterOptions, KafkaCluster, unique};
-use support::poll_until;
-use support::process::{cpu_time, resident_bytes, signal};
-use support::producer::Load;
-use support::status::{count, partition, scaled};
-use support::stillness::Stillness;
+use crate::support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
+use crate::support::daemon::{Daemon, another_mirror, config};
+use crate::support::kafka::{ClusterOptions, KafkaCluster, unique};
+use crate::support::poll_until;
+use crate::support::process::{cpu_time, resident_bytes, signal};
+use crate::support::producer::Load;
+use crate::support::status::{count, partition, scaled};
+use crate::support::stillness::Stillness;
 use tokio::time::{Instant, sleep};
 
 const PARTITIONS: i32 = 6;

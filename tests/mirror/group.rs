@@ -1,30 +1,16 @@
 //! Members of the group against real Kafka: who gets what, who gets it next, and that nobody ever has the same. Must not
 //! know how a member works: it sees what those see who do the work.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::as_conversions,
-    clippy::print_stderr,
-    clippy::future_not_send,
-    reason = "test code: a broken assumption is a failed test, and its figures are printed"
-)]
-
-#[cfg(test)]
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use crate::support::kafka::{ClusterOptions as KafkaOptions, KafkaCluster, unique};
+use crate::support::proxy::Mode;
+use crate::support::status::scaled;
+use crate::support::{client, poll_until};
 use kafka_protocol::messages::FindCoordinatorRequest;
 use kafka_protocol::protocol::StrBytes;
-use support::kafka::{ClusterOptions as KafkaOptions, KafkaCluster, unique};
-use support::proxy::Mode;
-use support::status::scaled;
-use support::{client, poll_until};
 use tokio::sync::{RwLock, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;

@@ -2,31 +2,23 @@
 //! records, duplicates after a crash, foreign writers, refusals, adoption, and sources that cannot be mirrored. Must not
 //! break brokers: they are shared.
 
-#![expect(
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::as_conversions,
-    reason = "test code: a broken assumption is a failed test"
-)]
-
-#[cfg(test)]
-mod support;
-
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use support::checker::{ends, read_all};
-use support::daemon::{Daemon, config};
-use support::kafka::{ClusterOptions, ConfigOf, KafkaCluster, shared_pair, unique};
-use support::pairs::{Pair, Turn, take_turn};
-use support::poll_until;
-use support::process::resident_bytes;
-use support::producer::{CODECS, Load, Producer, ProducerOptions, TestRecord, records};
-use support::proxy::{Action, Rule};
-use support::raw::{FETCH, PRODUCE, at_offset, fixture, on_records_with, position, produce_raw};
-use support::segments::{assert_same_batches, batches};
-use support::status::{is_in, scaled, wait_failed, wait_mirrored};
-use support::steps::{arrives, produce};
+use crate::support::checker::{ends, read_all};
+use crate::support::daemon::{Daemon, config};
+use crate::support::kafka::{ClusterOptions, ConfigOf, KafkaCluster, shared_pair, unique};
+use crate::support::pairs::{Pair, Turn, take_turn};
+use crate::support::poll_until;
+use crate::support::process::resident_bytes;
+use crate::support::producer::{CODECS, Load, Producer, ProducerOptions, TestRecord, records};
+use crate::support::proxy::{Action, Rule};
+use crate::support::raw::{
+    FETCH, PRODUCE, at_offset, fixture, on_records_with, position, produce_raw,
+};
+use crate::support::segments::{assert_same_batches, batches};
+use crate::support::status::{is_in, scaled, wait_failed, wait_mirrored};
+use crate::support::steps::{arrives, produce};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -175,7 +167,11 @@ async fn d25_all_batches_of_an_answer_are_read() {
     let mut daemon = start(source, destination, &[&topic], "");
     let fetches = poll_until("all 100 mirrored", SOON, async || {
         let text = daemon.metrics().await?;
-        let sum = |name| -> f64 { support::daemon::series(&text, name, &[]).iter().sum() };
+        let sum = |name| -> f64 {
+            crate::support::daemon::series(&text, name, &[])
+                .iter()
+                .sum()
+        };
         match sum("truemirror_records_mirrored_total") {
             100.0 => Ok(sum("truemirror_fetch_requests_total")),
             other => Err(format!("{other} mirrored")),

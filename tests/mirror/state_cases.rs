@@ -1,23 +1,24 @@
 //! Public faults of other replicators that concern states: what stands in the state topic, topics and clusters that are not
 //! what they were, failures that come back, stops that must end. By their numbers in the collection of cases.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::as_conversions,
-    clippy::print_stderr,
-    reason = "test code: a broken assumption is a failed test, and its figures are printed"
-)]
-
-#[cfg(test)]
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::support::checker::read_all;
+use crate::support::daemon::{Daemon, config, state_topic};
+use crate::support::kafka::{ClusterOptions, ConfigOf, KafkaCluster, shared_pair, unique};
+use crate::support::operate::{delete_when_restored, described, done};
+use crate::support::pairs::{Pair, Turn, take_turn};
+use crate::support::poll_until;
+use crate::support::producer::{Load, Producer, ProducerOptions, TestRecord, records};
+use crate::support::proxy::{Action, Mode, Replace, Rule};
+use crate::support::raw::{FETCH, on_records_with, position, produce_raw};
+use crate::support::segments::batches;
+use crate::support::status::{partitions, reason, scaled, wait_failed, wait_mirrored};
+use crate::support::steps::{
+    all_ends, arrives, end, end_of, produce, reconfigure, restart, start, wait_in,
+};
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::create_acls_request::AclCreation;
 use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
@@ -30,20 +31,6 @@ use kafka_protocol::records::{
     Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType,
 };
 use serde_json::Value;
-use support::checker::read_all;
-use support::daemon::{Daemon, config, state_topic};
-use support::kafka::{ClusterOptions, ConfigOf, KafkaCluster, shared_pair, unique};
-use support::operate::{delete_when_restored, described, done};
-use support::pairs::{Pair, Turn, take_turn};
-use support::poll_until;
-use support::producer::{Load, Producer, ProducerOptions, TestRecord, records};
-use support::proxy::{Action, Mode, Replace, Rule};
-use support::raw::{FETCH, on_records_with, position, produce_raw};
-use support::segments::batches;
-use support::status::{partitions, reason, scaled, wait_failed, wait_mirrored};
-use support::steps::{
-    all_ends, arrives, end, end_of, produce, reconfigure, restart, start, wait_in,
-};
 use tokio::time::Instant;
 use truemirror::domain::route;
 use truemirror::domain::state::PartitionState;
@@ -960,7 +947,7 @@ async fn stops_under_load_are_quick_with_a_live_source_and_with_a_dead_one() {
             let in_step = |one: &&Value| {
                 one["state"] == "MIRRORING" && one["lag_records"].as_i64().is_some_and(|n| n < 10)
             };
-            support::status::partitions(status)
+            crate::support::status::partitions(status)
                 .iter()
                 .filter(in_step)
                 .count()

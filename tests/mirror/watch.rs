@@ -1,23 +1,13 @@
 //! What operators see of a running daemon on real Kafka: the gauges of the group and of the state topic, and the status.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "test code: a broken assumption is a failed test"
-)]
-
-#[cfg(test)]
-mod support;
-
 use std::time::Duration;
 
+use crate::support::daemon::{Daemon, config};
+use crate::support::kafka::{KafkaCluster, shared_pair, unique};
+use crate::support::poll_until;
+use crate::support::producer::{Producer, ProducerOptions, records};
+use crate::support::status::{partition, wait_mirrored};
 use serde_json::{Value, json};
-use support::daemon::{Daemon, config};
-use support::kafka::{KafkaCluster, shared_pair, unique};
-use support::poll_until;
-use support::producer::{Producer, ProducerOptions, records};
-use support::status::{partition, wait_mirrored};
 
 const SOON: Duration = Duration::from_secs(60);
 

@@ -1,32 +1,22 @@
 //! Public faults of other replicators in operation, on real Kafka: restarted brokers, metrics, topics that come and go, lag,
 //! idle load, many topics.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::as_conversions,
-    reason = "test code: a broken assumption is a failed test"
-)]
-
-#[cfg(test)]
-mod support;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::StreamExt;
 use tokio::time::Instant;
 
-use support::checker::{ends, wait_for_same_end};
-use support::daemon::{Daemon, config, series};
-use support::kafka::{ClusterOptions, KafkaCluster, shared_pair, unique};
-use support::poll_until;
-use support::process::{cpu_time, open_files, resident_bytes};
-use support::producer::{Load, Producer, ProducerOptions, TestRecord, records};
-use support::status::{
+use crate::support::checker::{ends, wait_for_same_end};
+use crate::support::daemon::{Daemon, config, series};
+use crate::support::kafka::{ClusterOptions, KafkaCluster, shared_pair, unique};
+use crate::support::poll_until;
+use crate::support::process::{cpu_time, open_files, resident_bytes};
+use crate::support::producer::{Load, Producer, ProducerOptions, TestRecord, records};
+use crate::support::status::{
     Progress, count, is_in, partition, partitions, scaled, wait_failed, wait_mirrored,
 };
-use support::steps::{arrives, produce, start};
+use crate::support::steps::{arrives, produce, start};
 
 const SOON: Duration = Duration::from_secs(60);
 

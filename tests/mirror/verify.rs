@@ -1,25 +1,17 @@
 //! `truemirror verify` and the reader under it, over real Kafka. Both clusters are written by librdkafka, so that nothing
 //! of the mirror is needed.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "helpers of tests stop the test like tests do"
-)]
-
-#[cfg(test)]
-mod support;
-
 use std::process::Stdio;
 use std::time::Duration;
 
+use crate::support::checker;
+use crate::support::kafka::{KafkaCluster, shared_pair, unique};
+use crate::support::poll_until;
+use crate::support::producer::{
+    CODECS, Producer, ProducerOptions, TestRecord, odd_records, records,
+};
+use crate::support::steps::trim;
 use serde_json::Value;
-use support::checker;
-use support::kafka::{KafkaCluster, shared_pair, unique};
-use support::poll_until;
-use support::producer::{CODECS, Producer, ProducerOptions, TestRecord, odd_records, records};
-use support::steps::trim;
 use truemirror::domain::types::{TopicId, TopicPartition};
 use truemirror::kafka::cluster::{Cluster, ClusterOptions, Lane, Side, Topics};
 use truemirror::kafka::visible::{ReadError, ReadOptions, VisibleBatch, VisibleReader, tail};

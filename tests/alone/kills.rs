@@ -1,28 +1,15 @@
 //! Kills under load: of truemirror itself, of destination leaders, of source leaders; leader moves; two processes at once.
 //! Whatever happens, the copy is equal in the end and records flow again soon.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::as_conversions,
-    clippy::print_stderr,
-    reason = "test code: a broken assumption is a failed test, and its figures are printed"
-)]
-
-#[cfg(test)]
-mod support;
-
 use std::time::Duration;
 
+use crate::support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
+use crate::support::daemon::{Daemon, config, state_topic};
+use crate::support::kafka::{ClusterOptions, KafkaCluster, unique};
+use crate::support::producer::{Load, LoadCounts};
+use crate::support::status::scaled;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
-use support::daemon::{Daemon, config, state_topic};
-use support::kafka::{ClusterOptions, KafkaCluster, unique};
-use support::producer::{Load, LoadCounts};
-use support::status::scaled;
 use tokio::time::{Instant, sleep};
 
 /// Records flow again within this time of a restart or of an election.
@@ -97,7 +84,7 @@ fn load(source: &KafkaCluster, topic: &str) -> Load {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_random_points_under_load() {
-    let (source, destination) = support::kafka::shared_pair().await;
+    let (source, destination) = crate::support::kafka::shared_pair().await;
     let topic = topic("kills");
     source.create_topic(topic, PARTITIONS, 1, &[]).await;
     let load = load(source, topic);
@@ -124,7 +111,7 @@ async fn killed_at_random_points_under_load() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_on_the_same_partitions() {
-    let (source, destination) = support::kafka::shared_pair().await;
+    let (source, destination) = crate::support::kafka::shared_pair().await;
     let topic = topic("two");
     source.create_topic(topic, PARTITIONS, 1, &[]).await;
     let load = load(source, topic);
