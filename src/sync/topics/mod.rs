@@ -195,6 +195,8 @@ struct Topic {
     deleted: bool,
     /// The state topic has shown that it failed for good.
     blamed: bool,
+    /// State epochs of its partitions when it failed for good: what an operator says to that has later ones.
+    failed_at: Vec<i32>,
     /// State epoch of the record by which its configs were last restored: what is read later than that was done is not done
     /// again.
     restored_by: Option<i32>,
@@ -215,6 +217,7 @@ impl Topic {
             recreating: false,
             deleted: false,
             blamed: false,
+            failed_at: Vec::new(),
             restored_by: None,
             said: None,
         }
@@ -585,7 +588,12 @@ impl Keeper {
 
     fn fail(&mut self, name: &Arc<str>, reason: String, permanent: bool) {
         self.complain(name, &reason, permanent);
+        let failed_at = self.partitions_of(name);
         if let Some(topic) = self.topics.get_mut(name) {
+            if permanent && !topic.failed_for_good() {
+                let epochs = failed_at.iter().map(|value| value.state_epoch);
+                topic.failed_at = epochs.collect();
+            }
             topic.entry.gate = TopicGate::Failed { reason, permanent };
         }
     }

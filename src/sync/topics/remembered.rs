@@ -163,30 +163,48 @@ impl Keeper {
         remembered.map(|topic| topic.desired).unwrap_or_default()
     }
 
+    /// What the state topic has of the partitions of a topic, in order.
+    pub(super) fn partitions_of(&self, name: &Arc<str>) -> Vec<PartitionValue> {
+        let model = self.stage.states.model();
+        let partitions = self
+            .topics
+            .get(name)
+            .map_or(0, |topic| topic.entry.partitions);
+        let values = (0..partitions).map(|partition| {
+            let key = MirrorPartition {
+                mirror: Arc::clone(&self.stage.mirror),
+                partition: TopicPartition {
+                    topic: Arc::clone(name),
+                    partition,
+                },
+            };
+            model.partition(&key).unwrap_or_default()
+        });
+        values.collect()
+    }
+
     /// A topic that failed for good, and whose partitions an operator has recovered, is looked at as if it were new.
     pub(super) fn forgive_recovered(&mut self) {
-        let model = self.stage.states.model().clone();
+        let failed = self.topics.iter().filter(|(_, t)| t.failed_for_good());
+        let failed: Vec<Arc<str>> = failed.map(|(name, _)| Arc::clone(name)).collect();
         let mut forgiven = Vec::new();
-        for (name, topic) in &mut self.topics {
-            if !topic.failed_for_good() {
+        for name in failed {
+            let found = self.partitions_of(&name);
+            let Some(topic) = self.topics.get_mut(&name) else {
                 continue;
-            }
-            let blamed = (0..topic.entry.partitions).any(|partition| {
-                let key = MirrorPartition {
-                    mirror: Arc::clone(&self.stage.mirror),
-                    partition: TopicPartition {
-                        topic: Arc::clone(name),
-                        partition,
-                    },
-                };
-                let found = model.partition(&key);
-                found.is_some_and(|found| found.state == PartitionState::Failed)
+            };
+            let failing = |value: &PartitionValue| value.state == PartitionState::Failed;
+            let blamed = found.iter().any(failing);
+            // An operator may be so quick that the failure and the word about it are seen at once.
+            let answered = found.iter().zip(&topic.failed_at).any(|(value, at)| {
+                value.previous_state == PartitionState::Failed && value.state_epoch > *at
             });
             // The failure must have been written down before it can be taken back.
-            if !blamed && topic.blamed {
-                forgiven.push(Arc::clone(name));
+            if !blamed && (topic.blamed || answered) {
+                forgiven.push(name);
+            } else {
+                topic.blamed |= blamed;
             }
-            topic.blamed |= blamed;
         }
         if !forgiven.is_empty() && self.another_source.is_none() {
             for name in forgiven {
