@@ -11,8 +11,9 @@ use super::appender::{
 };
 use super::fetching::FetcherKey;
 use super::lifecycle::{Course, Stop, to};
+use super::markers::Fillers;
 use super::partition::PartitionKey;
-use super::{Alarm, COMPARED_AT_ONCE, Event, Mirror, alignment, cause_label, reads};
+use super::{Alarm, COMPARED_AT_ONCE, Event, Mirror, alignment, cause_label};
 use crate::config::Acks;
 use crate::domain::append::{Answer, AppendFailure, AppendMachine, Comparison, Effect, FillAnswer};
 use crate::domain::shard::PartitionWrite;
@@ -109,32 +110,39 @@ impl Mirror {
                     self.tell(key, generation, |machine| machine.filled(FillAnswer::Lost));
                     return;
                 };
-                let (producer_id, timeout) =
-                    (partition.machine.producer_id(), self.parts.request_timeout);
-                let cluster = self.parts.destination.clone();
-                self.asked.push(
-                    async move {
-                        let answer = reads::write_fillers(
-                            &cluster,
-                            broker,
-                            name,
-                            producer_id,
-                            producer_epoch,
-                            count,
-                            timeout,
-                        )
-                        .await;
-                        Event::Filled {
-                            key,
-                            generation,
-                            answer,
-                        }
-                    }
-                    .boxed(),
-                );
+                let fillers = Fillers {
+                    key,
+                    generation,
+                    partition: name,
+                    producer_id: partition.machine.producer_id(),
+                    producer_epoch,
+                    count,
+                };
+                self.markers.want(broker, fillers);
             }
             Effect::Fail(failure) => self.append_failed(key, failure),
         }
+    }
+
+    /// Sends the control batches that wait. They have no sequence: a partition that begins anew, or whose owner this process is no
+    /// longer for certain, must not have one written that it wanted a moment ago.
+    pub(super) fn send_markers(&mut self) {
+        let partitions = &self.partitions;
+        self.markers.retain(|one| {
+            let partition = partitions.get(&one.key);
+            partition.is_some_and(|partition| partition.generation == one.generation)
+        });
+        if !self.parts.group.lease().may_decide() {
+            for one in self.markers.take_back() {
+                self.tell(one.key, one.generation, |machine| {
+                    machine.filled(FillAnswer::Lost)
+                });
+            }
+        }
+        let requests = self
+            .markers
+            .ask(&self.parts.destination, self.parts.request_timeout);
+        self.asked.extend(requests);
     }
 
     /// The logs agree up to the cursor. Appending waits until the topic's configs are held.

@@ -16,6 +16,7 @@ mod appending;
 mod budget;
 mod fetching;
 mod lifecycle;
+mod markers;
 mod partition;
 mod reads;
 pub(crate) mod report;
@@ -41,6 +42,7 @@ use self::alignment::Alignment;
 use self::appender::{LaneKey, Outcome, ProduceLane, Sent};
 use self::budget::Budget;
 use self::fetching::{Asked, FetcherKey, FetcherSeat};
+use self::markers::Markers;
 use self::partition::{Partition, PartitionKey};
 use self::reads::Reads;
 use crate::config;
@@ -154,9 +156,8 @@ enum Event {
     ProducersRead(Vec<(PartitionKey, u64, Option<Option<ProducerEntry>>)>),
     EndsRead(Vec<(PartitionKey, u64, Option<EndRead>)>),
     Filled {
-        key: PartitionKey,
-        generation: u64,
-        answer: FillAnswer,
+        broker: BrokerId,
+        answers: Vec<(PartitionKey, u64, FillAnswer)>,
     },
     Watermarks {
         broker: BrokerId,
@@ -218,6 +219,7 @@ struct Mirror {
     asked: FuturesUnordered<BoxFuture<'static, Event>>,
     effects: VecDeque<(PartitionKey, u64, Effect)>,
     reads: Reads,
+    markers: Markers,
     to_compare: BTreeMap<FetcherKey, Comparisons>,
     fetchers: BTreeMap<FetcherKey, FetcherSeat>,
     next_fetch_lane: u16,
@@ -267,6 +269,7 @@ impl Mirror {
             asked: FuturesUnordered::new(),
             effects: VecDeque::new(),
             reads: Reads::default(),
+            markers: Markers::default(),
             to_compare: BTreeMap::new(),
             fetchers: BTreeMap::new(),
             next_fetch_lane: 0,
@@ -344,6 +347,7 @@ impl Mirror {
             }
             self.save_all();
             self.send_reads();
+            self.send_markers();
             self.compare_next();
             self.append_all();
             self.fetch_all();
@@ -392,11 +396,12 @@ impl Mirror {
                     });
                 }
             }
-            Event::Filled {
-                key,
-                generation,
-                answer,
-            } => self.tell(key, generation, |machine| machine.filled(answer)),
+            Event::Filled { broker, answers } => {
+                self.markers.answered(broker);
+                for (key, generation, answer) in answers {
+                    self.tell(key, generation, |machine| machine.filled(answer));
+                }
+            }
             Event::Watermarks { broker, answers } => {
                 self.asking_watermarks.remove(&broker);
                 for (key, high_watermark) in answers {

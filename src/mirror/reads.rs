@@ -9,18 +9,14 @@ use futures::future::BoxFuture;
 
 use super::Event;
 use super::partition::PartitionKey;
-use crate::domain::append::{EndRead, FillAnswer, ProducerEntry};
-use crate::domain::types::{BrokerId, LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition};
+use crate::domain::append::{EndRead, ProducerEntry};
+use crate::domain::types::{BrokerId, LeaderEpoch, ProducerId, TopicPartition};
 use tokio::time::sleep;
 
 use crate::kafka::admin::{AdminError, describe_broker_configs};
 use crate::kafka::append::entry_of;
 use crate::kafka::cluster::{Cluster, Lane, Topics};
 use crate::kafka::offsets::{OffsetKind, describe_producers, list_offsets};
-use crate::wire::api::txn_markers::{
-    WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest,
-};
-use crate::wire::error_code::ErrorCode;
 
 /// A broker that does not answer such a small question for so long is asked again over a new connection.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
@@ -288,53 +284,5 @@ pub(super) async fn producer_expiration(cluster: &Cluster, timeout: Duration) ->
             Err(AdminError::Refused { .. } | AdminError::LeftOut { .. }) => return None,
             Err(_) => sleep(EXPIRATION_PAUSE).await,
         }
-    }
-}
-
-/// Writes `count` control batches to one partition. The answer does not say how many were applied.
-pub(super) async fn write_fillers(
-    cluster: &Cluster,
-    broker: BrokerId,
-    partition: TopicPartition,
-    producer_id: ProducerId,
-    producer_epoch: ProducerEpoch,
-    count: i64,
-    timeout: Duration,
-) -> FillAnswer {
-    let Ok(connection) = cluster.broker(broker, Lane::Markers).await else {
-        return FillAnswer::Lost;
-    };
-    let marker = WritableTxnMarker {
-        producer_id,
-        producer_epoch,
-        transaction_result: false,
-        topics: vec![WritableTxnMarkerTopic {
-            name: partition.topic,
-            partition_indexes: vec![partition.partition],
-        }],
-        coordinator_epoch: 0,
-    };
-    let markers = std::iter::repeat_n(marker, usize::try_from(count).unwrap_or(0)).collect();
-    let Ok(response) = connection
-        .call(&WriteTxnMarkersRequest { markers }, timeout)
-        .await
-    else {
-        return FillAnswer::Lost;
-    };
-    let codes = response
-        .markers
-        .into_iter()
-        .flat_map(|marker| marker.topics)
-        .flat_map(|topic| topic.partitions);
-    let first = codes
-        .map(|partition| partition.error_code)
-        .find(|code| !code.is_none());
-    match first {
-        None => FillAnswer::Written,
-        Some(
-            code
-            @ (ErrorCode::CLUSTER_AUTHORIZATION_FAILED | ErrorCode::TOPIC_AUTHORIZATION_FAILED),
-        ) => FillAnswer::Denied(code.0),
-        Some(code) => FillAnswer::Error(code.0),
     }
 }

@@ -50,19 +50,21 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// Api key of Metadata.
 const METADATA: i16 = 3;
+/// Api key of WriteTxnMarkers.
+const WRITE_TXN_MARKERS: i16 = 27;
 /// Api key of DescribeConfigs.
 const DESCRIBE_CONFIGS: i16 = 32;
 
 /// State partitions of [`config`].
 const STATE_PARTITIONS: i32 = 4;
 
-/// A pair whose source is behind a proxy, for one test at a time.
-async fn proxied_source() -> Turn {
+/// A pair behind proxies, for one test at a time.
+async fn proxied_pair() -> Turn {
     static PAIR: OnceLock<Pair> = OnceLock::new();
     let turn = take_turn(
         &PAIR,
         ClusterOptions::new("states-source").proxied(),
-        ClusterOptions::new("states-destination"),
+        ClusterOptions::new("states-destination").proxied(),
     )
     .await;
     let (source, proxy) = (turn.source, turn.source.proxy());
@@ -554,7 +556,7 @@ async fn s09_s10_topics_deleted_or_made_anew_at_the_source_fail_for_good() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn s17_another_cluster_under_the_sources_address_halts_the_mirror() {
-    let turn = proxied_source().await;
+    let turn = proxied_pair().await;
     let (source, (other, destination)) = (turn.source, shared_pair().await);
     let topic = unique("s17");
     source.create_topic(&topic, 1, 1, &[]).await;
@@ -718,7 +720,7 @@ async fn wait_attempt(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn s12_attempts_are_counted_over_restarts_until_they_are_used_up() {
-    let turn = proxied_source().await;
+    let turn = proxied_pair().await;
     let (source, destination) = (turn.source, turn.destination);
     let prefix = unique("s12");
     let topic = format!("{prefix}-damaged");
@@ -780,7 +782,7 @@ async fn s12_attempts_are_counted_over_restarts_until_they_are_used_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_that_is_away_for_a_while_fails_nothing() {
     const PARTITIONS: i32 = 4;
-    let turn = proxied_source().await;
+    let turn = proxied_pair().await;
     let (source, destination) = (turn.source, turn.destination);
     let topics = [unique("away-one"), unique("away-other")];
     let names: Vec<&str> = topics.iter().map(String::as_str).collect();
@@ -868,7 +870,7 @@ where
 #[tokio::test(flavor = "multi_thread")]
 async fn p09_null_where_a_list_belongs_is_an_error_of_that_call_only() {
     const DAMAGED_FOR: Duration = Duration::from_secs(3);
-    let turn = proxied_source().await;
+    let turn = proxied_pair().await;
     let (source, destination) = (turn.source, turn.destination);
     let prefix = unique("p09");
     let answers: [(i16, Replace); 2] = [
@@ -925,7 +927,7 @@ async fn stop_and_time(daemon: &mut Daemon, topic: &str, count: usize) -> Durati
 async fn stops_under_load_are_quick_with_a_live_source_and_with_a_dead_one() {
     const QUICK: Duration = Duration::from_secs(3);
     let partitions: i32 = scaled(40, 200);
-    let turn = proxied_source().await;
+    let turn = proxied_pair().await;
     let (source, destination) = (turn.source, turn.destination);
     let topics: Vec<String> = ["live", "dead", "restarted"]
         .iter()
@@ -940,7 +942,8 @@ async fn stops_under_load_are_quick_with_a_live_source_and_with_a_dead_one() {
         .flat_map(|topic| (0..partitions).map(move |p| (topic.clone(), p)))
         .collect();
     let load = Load::start(&source.direct_bootstrap(), 1_000, &all);
-    let mut daemon = start(source, destination, &names);
+    let (from, to) = (source.bootstrap(), destination.direct_bootstrap());
+    let mut daemon = Daemon::start(&config(&from, &to, &names, ""));
     // And in step with the load: how long a first copy takes is not the question.
     daemon
         .wait_until("all are MIRRORING", SOON, |status| {
@@ -985,6 +988,29 @@ async fn stops_under_load_are_quick_with_a_live_source_and_with_a_dead_one() {
         *now.get_mut(&0).unwrap() -= 1;
         assert_eq!(now, ended, "writable, and nothing else comes");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_that_are_stopped_together_write_their_fences_together() {
+    const PARTITIONS: i32 = 40;
+    let turn = proxied_pair().await;
+    let (source, destination) = (turn.source, turn.destination);
+    let topic = unique("together");
+    source.create_topic(&topic, PARTITIONS, 1, &[]).await;
+    let mut daemon = start(source, destination, &[&topic]);
+    for index in 0..PARTITIONS {
+        produce(source, &topic, index, &records(1, 3)).await;
+    }
+    arrives(source, destination, &[&topic]).await;
+    destination.proxy().reset_counts();
+    stop_and_time(&mut daemon, &topic, PARTITIONS as usize).await;
+    let fences = daemon.log_lines_with(&[" stopped ", "fenced=true"]);
+    assert_eq!(fences.len(), PARTITIONS as usize);
+    let requests = destination.proxy().requests(WRITE_TXN_MARKERS);
+    eprintln!("{PARTITIONS} fences in {requests} requests");
+    assert!(requests < 20, "{requests}");
+    let ends = all_ends(destination, &topic).await;
+    assert!(ends.values().all(|end| *end == 4), "one each: {ends:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
