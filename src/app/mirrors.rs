@@ -93,6 +93,8 @@ impl Mirrors {
         loop {
             self.give_up_orphans();
             tokio::select! {
+                // First: the mirrors end by the same stop.
+                biased;
                 () = self.shared.stop.cancelled() => break,
                 Some(ended) = self.tasks.join_next() => {
                     let (name, outcome) = ended?;
@@ -186,7 +188,7 @@ impl Mirrors {
             if let Some(at) = ending.iter().position(|ending| **ending == name) {
                 ending.swap_remove(at);
                 self.shared.metrics.remove_mirror(&name);
-            } else {
+            } else if !self.shared.stop.is_cancelled() {
                 self.ended(&name, outcome)?;
             }
         }
@@ -266,6 +268,7 @@ impl Mirrors {
             request_timeout: connection.request_timeout,
             state_topic: config.state.topic.as_str().into(),
             source_cluster_id: mirror.source.cluster_id.as_deref().map(Arc::from),
+            fingerprint: mirror.fingerprint(),
             compared: compared.clone(),
         };
         let preparing = topics::run(

@@ -297,13 +297,24 @@ impl FromStr for HostPort {
     }
 }
 
+impl Mirror {
+    /// The same for one mirror, as its record in the state topic has it: never 0, which says that it is not known.
+    pub fn fingerprint(&self) -> i64 {
+        fingerprint(self).max(1).cast_signed()
+    }
+}
+
+fn fingerprint(of: &impl fmt::Debug) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    format!("{of:?}").hash(&mut hasher);
+    hasher.finish()
+}
+
 impl Config {
     /// A number for what the mirrors are to do: processes that share work should have the same. Holds for one version of the
     /// program.
     pub fn fingerprint(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        format!("{:?}", self.mirrors).hash(&mut hasher);
-        hasher.finish()
+        fingerprint(&self.mirrors)
     }
 
     /// Reads and checks the file at `path`. Its errors are every fault of the file at once.

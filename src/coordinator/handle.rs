@@ -409,7 +409,8 @@ impl Handle {
         .await
     }
 
-    /// Pins the source cluster's id at first contact, or one that an operator has confirmed.
+    /// Pins the source cluster's id at first contact, or one that an operator has confirmed, and writes down by which configuration
+    /// the mirror is worked on.
     ///
     /// # Errors
     /// See [`Unavailable`].
@@ -418,11 +419,12 @@ impl Handle {
         mirror: Arc<str>,
         source_cluster_id: Arc<str>,
         confirmed: bool,
+        fingerprint: i64,
     ) -> Result<(), Unavailable> {
         let name = Arc::clone(&mirror);
         self.ask(
             move |count| route::of_mirror(&name, count),
-            move |draft| draft.remember_mirror(&mirror, &source_cluster_id, confirmed),
+            move |draft| draft.remember_mirror(&mirror, &source_cluster_id, confirmed, fingerprint),
         )
         .await
     }

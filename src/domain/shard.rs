@@ -577,7 +577,13 @@ impl<'s> Draft<'s> {
 
     /// Remembers the id of a mirror's source cluster. It is pinned: once known, it stays, unless an operator has confirmed that
     /// another one is wanted.
-    pub fn remember_mirror(&mut self, mirror: &Arc<str>, cluster_id: &Arc<str>, confirmed: bool) {
+    pub fn remember_mirror(
+        &mut self,
+        mirror: &Arc<str>,
+        cluster_id: &Arc<str>,
+        confirmed: bool,
+        fingerprint: i64,
+    ) {
         let old = self.mirror(mirror).cloned().unwrap_or_default();
         let source_cluster_id = if old.source_cluster_id.is_empty() || confirmed {
             Arc::clone(cluster_id)
@@ -586,6 +592,7 @@ impl<'s> Draft<'s> {
         };
         let new = MirrorValue {
             source_cluster_id,
+            fingerprint,
             ..old.clone()
         };
         if new != old || old.state_epoch == 0 {
@@ -944,8 +951,8 @@ mod tests {
         let (mut shard, mut log) = (Shard::default(), Vec::new());
         let (mirror, other): (Arc<str>, Arc<str>) = ("m".into(), "other".into());
         let mut draft = Draft::new(&shard);
-        draft.remember_mirror(&mirror, &"id".into(), false);
-        draft.remember_mirror(&other, &"id".into(), false);
+        draft.remember_mirror(&mirror, &"id".into(), false, 1);
+        draft.remember_mirror(&other, &"id".into(), false, 1);
         draft.remember_topic(&mirror, &"t".into(), TopicValue::default());
         let write = PartitionWrite {
             last_mirror: last_mirror(LeaderEpoch(3), 10),
@@ -969,17 +976,23 @@ mod tests {
         let shard = Shard::default();
         let mirror: Arc<str> = "m".into();
         let mut draft = Draft::new(&shard);
-        for (id, confirmed, pinned) in [
-            ("", false, ""),
-            ("first", false, "first"),
-            ("second", false, "first"),
-            ("second", true, "second"),
-            ("second", true, "second"),
+        for (id, confirmed, settings, pinned) in [
+            ("", false, 1, ""),
+            ("first", false, 1, "first"),
+            ("second", false, 1, "first"),
+            ("second", true, 1, "second"),
+            ("second", true, 1, "second"),
+            // Other settings are written down, and change nothing else.
+            ("second", false, 2, "second"),
         ] {
-            draft.remember_mirror(&mirror, &id.into(), confirmed);
-            assert_eq!(&*draft.mirror(&mirror).unwrap().source_cluster_id, pinned);
+            draft.remember_mirror(&mirror, &id.into(), confirmed, settings);
+            let value = draft.mirror(&mirror).unwrap();
+            assert_eq!(
+                (&*value.source_cluster_id, value.fingerprint),
+                (pinned, settings)
+            );
         }
-        assert_eq!(draft.into_records().len(), 3);
+        assert_eq!(draft.into_records().len(), 4);
     }
 
     #[derive(Clone, Debug)]

@@ -187,7 +187,7 @@ pub struct TopicValue {
 pub struct MirrorValue {
     /// The source cluster's id at first contact; empty if it had none.
     pub source_cluster_id: Arc<str>,
-    /// The configuration by which its coordinator works.
+    /// The configuration by which its coordinator works, as a number; 0 if that is not known.
     pub fingerprint: i64,
     /// Counts the records of this key.
     pub state_epoch: i32,

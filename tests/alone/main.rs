@@ -24,4 +24,6 @@ mod kills;
 #[cfg(test)]
 mod sidecars;
 #[cfg(test)]
+mod stops;
+#[cfg(test)]
 mod storm;

@@ -465,7 +465,7 @@ async fn no_broker_outlives_a_killed_test_process() {
     let directory = tempfile::tempdir().unwrap();
     let report = directory.path().join("pid");
     let mut victim = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "victim"])
+        .args(["--exact", "harness::victim"])
         .env("HARNESS_VICTIM_FILE", &report)
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())

@@ -17,7 +17,7 @@ use crate::support::raw::{FETCH, on_records_with, position, produce_raw};
 use crate::support::segments::batches;
 use crate::support::status::{partitions, reason, scaled, wait_failed, wait_mirrored};
 use crate::support::steps::{
-    all_ends, arrives, end, end_of, produce, reconfigure, restart, start, wait_in,
+    all_ends, arrives, end, end_of, produce, reconfigure, restart, start, stop_and_time, wait_in,
 };
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::create_acls_request::AclCreation;
@@ -906,89 +906,6 @@ async fn p09_null_where_a_list_belongs_is_an_error_of_that_call_only() {
 }
 
 // ---- stop
-
-/// Stops a topic and says how long it took until all of its partitions were STOPPED.
-async fn stop_and_time(daemon: &mut Daemon, topic: &str, count: usize) -> Duration {
-    let asked = Instant::now();
-    topic_command(daemon, "stop", topic).await;
-    let stopped = |status: &Value| {
-        let all = partitions(status).iter();
-        all.filter(|one| one["topic"] == topic && one["state"] == "STOPPED")
-            .count()
-    };
-    let what = format!("all of {topic} STOPPED");
-    daemon
-        .wait_until(&what, SOON, |status| stopped(status) == count)
-        .await;
-    asked.elapsed()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn stops_under_load_are_quick_with_a_live_source_and_with_a_dead_one() {
-    const QUICK: Duration = Duration::from_secs(3);
-    let partitions: i32 = scaled(40, 200);
-    let turn = proxied_pair().await;
-    let (source, destination) = (turn.source, turn.destination);
-    let topics: Vec<String> = ["live", "dead", "restarted"]
-        .iter()
-        .map(|name| unique(name))
-        .collect();
-    let names: Vec<&str> = topics.iter().map(String::as_str).collect();
-    for topic in &names {
-        source.create_topic(topic, partitions, 1, &[]).await;
-    }
-    let all: Vec<(String, i32)> = topics
-        .iter()
-        .flat_map(|topic| (0..partitions).map(move |p| (topic.clone(), p)))
-        .collect();
-    let load = Load::start(&source.direct_bootstrap(), 1_000, &all);
-    let (from, to) = (source.bootstrap(), destination.direct_bootstrap());
-    let mut daemon = Daemon::start(&config(&from, &to, &names, ""));
-    // And in step with the load: how long a first copy takes is not the question.
-    daemon
-        .wait_until("all are MIRRORING", SOON, |status| {
-            let in_step = |one: &&Value| {
-                one["state"] == "MIRRORING" && one["lag_records"].as_i64().is_some_and(|n| n < 10)
-            };
-            crate::support::status::partitions(status)
-                .iter()
-                .filter(in_step)
-                .count()
-                == all.len()
-        })
-        .await;
-    let [live, dead, restarted] = &*names else {
-        panic!("three topics");
-    };
-    let count = partitions as usize;
-    let mut took = vec![stop_and_time(&mut daemon, live, count).await];
-    source.proxy().set_mode_of_all(Mode::Refuse);
-    took.push(stop_and_time(&mut daemon, dead, count).await);
-    restart(&mut daemon).await;
-    poll_until("ready", SOON, async || {
-        match daemon.get("/readyz").await? {
-            (200, _) => Ok(()),
-            (code, words) => Err(format!("{code}: {words}")),
-        }
-    })
-    .await;
-    took.push(stop_and_time(&mut daemon, restarted, count).await);
-    eprintln!(
-        "{partitions} partitions STOPPED under load: source alive {:?}, dead {:?}, dead and restarted {:?}",
-        took[0], took[1], took[2]
-    );
-    load.stop().await;
-    let fenced = daemon.log_lines_with(&[" stopped ", "fenced=true"]);
-    assert_eq!(fenced.len(), all.len());
-    assert!(took.iter().all(|took| *took < QUICK), "{took:?}");
-    for topic in &names {
-        let ended = all_ends(destination, topic).await;
-        produce(destination, topic, 0, &records(5, 1)).await;
-        let mut now = all_ends(destination, topic).await;
-        *now.get_mut(&0).unwrap() -= 1;
-        assert_eq!(now, ended, "writable, and nothing else comes");
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn partitions_that_are_stopped_together_write_their_fences_together() {

@@ -10,12 +10,14 @@ use kafka_protocol::messages::delete_records_request::{
 use kafka_protocol::messages::{DeleteRecordsRequest, TopicName};
 use kafka_protocol::protocol::StrBytes;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
 use super::daemon::{Daemon, config};
 use super::kafka::KafkaCluster;
+use super::operate::done;
 use super::producer::{Producer, ProducerOptions, TestRecord};
-use super::status::is_in;
+use super::status::{is_in, partitions};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -96,4 +98,24 @@ pub async fn wait_in(daemon: &mut Daemon, topic: &str, index: i32, state: &str) 
     daemon
         .wait_until(&what, SOON, |status| is_in(status, topic, index, state))
         .await
+}
+
+/// Stops a topic and says how long it took until all of its partitions were STOPPED.
+pub async fn stop_and_time(daemon: &mut Daemon, topic: &str, count: usize) -> Duration {
+    let asked = Instant::now();
+    done(
+        daemon,
+        &["stop", "--mirror", "test", "--topics", topic, "--yes"],
+    )
+    .await;
+    let stopped = |status: &Value| {
+        let all = partitions(status).iter();
+        all.filter(|one| one["topic"] == topic && one["state"] == "STOPPED")
+            .count()
+    };
+    let what = format!("all of {topic} STOPPED");
+    daemon
+        .wait_until(&what, SOON, |status| stopped(status) == count)
+        .await;
+    asked.elapsed()
 }

@@ -67,6 +67,8 @@ pub struct TopicsOptions {
     pub state_topic: Arc<str>,
     /// The id that the source must have, if the configuration says one.
     pub source_cluster_id: Option<Arc<str>>,
+    /// A number for the mirror's part of the configuration.
+    pub fingerprint: i64,
     /// Cancelled as soon as both clusters have been listed, or cannot be: until then nothing is created anywhere, since they
     /// may be one and the same.
     pub compared: CancellationToken,
@@ -121,6 +123,8 @@ pub async fn run(
         filter: options.filter,
         refresh_interval: options.refresh_interval,
         source_cluster_id: options.source_cluster_id,
+        fingerprint: options.fingerprint,
+        said_other_settings: false,
         state_topic: options.state_topic,
         other_side: None,
         compared: options.compared,
@@ -243,6 +247,9 @@ struct Keeper {
     filter: TopicFilter,
     refresh_interval: Duration,
     source_cluster_id: Option<Arc<str>>,
+    fingerprint: i64,
+    /// It has been said that the mirror's coordinator works by other settings.
+    said_other_settings: bool,
     state_topic: Arc<str>,
     /// What the source's own sidecars do, and since when that is read, if the source has such.
     other_side: Option<(ReadModel, Instant)>,

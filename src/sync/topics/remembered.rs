@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use super::step::{Ready, count};
 use super::{Keeper, Outcome, Topic, Work};
@@ -33,6 +33,7 @@ impl Keeper {
             return true;
         };
         let remembered = self.stage.states.model().mirror(&self.stage.mirror);
+        let settings = remembered.as_ref().map_or(0, |mirror| mirror.fingerprint);
         let pinned = remembered
             .map(|mirror| mirror.source_cluster_id)
             .filter(|id| !id.is_empty());
@@ -50,12 +51,26 @@ impl Keeper {
         };
         let Some(reason) = fault else {
             self.another_source = None;
-            if pinned.as_ref() != Some(found) && self.coordinates() {
+            let coordinates = self.coordinates();
+            let other_settings = settings != self.fingerprint;
+            let differs = !coordinates && other_settings && settings != 0;
+            if differs && !self.said_other_settings {
+                warn!(
+                    mirror = %self.stage.mirror,
+                    "the process that coordinates the mirror has other settings for it, and decides by them which topics are mirrored \
+                     and how they are prepared; give all processes the same [[mirror]] tables"
+                );
+            }
+            self.said_other_settings = differs;
+            if coordinates && (pinned.as_ref() != Some(found) || other_settings) {
                 let stage = Arc::clone(&self.stage);
-                let (id, confirmed) = (Arc::clone(found), confirmed);
+                let (id, settings) = (Arc::clone(found), self.fingerprint);
                 self.running.push(Box::pin(async move {
                     let mirror = Arc::clone(&stage.mirror);
-                    let pinned = stage.states.remember_mirror(mirror, id, confirmed).await;
+                    let pinned = stage
+                        .states
+                        .remember_mirror(mirror, id, confirmed, settings)
+                        .await;
                     Outcome::Pinned(pinned.is_ok())
                 }));
             }
