@@ -560,7 +560,7 @@ async fn split_frames_get_the_answers_of_whole_ones() {
 
 /// Case P16: a request whose answer does not come must not hold up others for ever.
 #[tokio::test]
-async fn twenty_pipelined_requests_are_all_answered_in_order_and_in_time() {
+async fn p16_twenty_pipelined_requests_are_all_answered_in_order_and_in_time() {
     let listening = listening(ListenerOptions {
         answer_timeout: SECOND,
         ..options()

@@ -1,6 +1,6 @@
 //! Incremental fetch sessions (KIP-227): only what changed since the last request is sent. Must not decide what to fetch.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::domain::types::{LeaderEpoch, TopicId, TopicPartition};
@@ -47,17 +47,13 @@ pub struct FetchSession {
 }
 
 impl FetchSession {
-    /// The next request: everything if the session is new, else what changed since the last one.
+    /// The next request: everything if the session is new, else what changed since the last one. No partition is wanted twice.
     pub fn request(&mut self, wanted: &[Wanted], limits: FetchLimits) -> FetchRequest {
-        let now: HashMap<TopicPartition, Wanted> = wanted
-            .iter()
-            .map(|one| (one.partition.clone(), one.clone()))
-            .collect();
         let mut topics: HashMap<Arc<str>, FetchTopic> = HashMap::new();
-        for one in wanted
-            .iter()
-            .filter(|one| self.sent.get(&one.partition) != Some(*one))
-        {
+        for one in wanted {
+            if self.sent.get(&one.partition) == Some(one) {
+                continue;
+            }
             let topic = topics
                 .entry(Arc::clone(&one.partition.topic))
                 .or_insert_with(|| FetchTopic {
@@ -73,27 +69,33 @@ impl FetchSession {
                 partition_max_bytes: one.partition_max_bytes,
                 ..FetchPartition::default()
             });
+            self.names
+                .insert(one.topic_id, Arc::clone(&one.partition.topic));
+            self.sent.insert(one.partition.clone(), one.clone());
         }
         let mut forgotten: HashMap<Arc<str>, ForgottenTopic> = HashMap::new();
-        for one in self
-            .sent
-            .values()
-            .filter(|one| !now.contains_key(&one.partition))
-        {
-            let topic = forgotten
-                .entry(Arc::clone(&one.partition.topic))
-                .or_insert_with(|| ForgottenTopic {
-                    topic: Arc::clone(&one.partition.topic),
-                    topic_id: one.topic_id,
-                    ..ForgottenTopic::default()
-                });
-            topic.partitions.push(one.partition.partition);
+        // Where as many are known as are wanted, none is to be forgotten: mostly nothing at all has changed.
+        if self.sent.len() > wanted.len() {
+            let now: HashSet<&TopicPartition> = wanted.iter().map(|one| &one.partition).collect();
+            self.sent.retain(|partition, one| {
+                if now.contains(partition) {
+                    return true;
+                }
+                let topic = forgotten
+                    .entry(Arc::clone(&partition.topic))
+                    .or_insert_with(|| ForgottenTopic {
+                        topic: Arc::clone(&partition.topic),
+                        topic_id: one.topic_id,
+                        ..ForgottenTopic::default()
+                    });
+                topic.partitions.push(partition.partition);
+                false
+            });
+            let names = wanted.iter();
+            self.names = names
+                .map(|one| (one.topic_id, Arc::clone(&one.partition.topic)))
+                .collect();
         }
-        self.names = now
-            .values()
-            .map(|one| (one.topic_id, Arc::clone(&one.partition.topic)))
-            .collect();
-        self.sent = now;
         FetchRequest {
             max_wait_ms: limits.max_wait_ms,
             min_bytes: limits.min_bytes,

@@ -15,16 +15,16 @@ use crate::support::producer::{Load, Producer, ProducerOptions, TestRecord, reco
 use crate::support::proxy::{Action, Mode, Replace, Rule};
 use crate::support::raw::{FETCH, on_records_with, position, produce_raw};
 use crate::support::segments::batches;
-use crate::support::status::{partitions, reason, scaled, wait_failed, wait_mirrored};
+use crate::support::status::{count, partitions, reason, scaled, wait_failed, wait_mirrored};
 use crate::support::steps::{
-    all_ends, arrives, end, end_of, produce, reconfigure, restart, start, stop_and_time, wait_in,
+    all_ends, arrives, end, end_of, grow, produce, reconfigure, restart, start, stop_and_time,
+    wait_in,
 };
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::create_acls_request::AclCreation;
-use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::{
-    CreateAclsRequest, CreatePartitionsRequest, DescribeConfigsResponse, InitProducerIdRequest,
-    MetadataResponse, ResponseHeader, TopicName,
+    CreateAclsRequest, DescribeConfigsResponse, InitProducerIdRequest, MetadataResponse,
+    ResponseHeader,
 };
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, StrBytes};
 use kafka_protocol::records::{
@@ -628,22 +628,7 @@ async fn s18_s19_new_partitions_are_followed_and_a_wider_destination_is_left_unt
     for partition in 0..3 {
         wait_mirrored(&mut daemon, &grown, partition, SOON).await;
     }
-    let name = TopicName(StrBytes::from_string(grown.clone()));
-    let six = CreatePartitionsTopic::default()
-        .with_name(name)
-        .with_count(6)
-        .with_assignments(None);
-    let request = CreatePartitionsRequest::default()
-        .with_topics(vec![six])
-        .with_timeout_ms(10_000);
-    let answer = source.admin(3, &request).await;
-    assert_eq!(answer.results[0].error_code, 0, "{answer:?}");
-    poll_until("the source leads six partitions", SOON, async || {
-        let found = source.partitions(&grown).await?;
-        let led = found.len() == 6 && found.values().all(|view| view.leader.is_some());
-        led.then_some(()).ok_or_else(|| format!("{found:?}"))
-    })
-    .await;
+    grow(source, &grown, 6).await;
     for partition in 0..6 {
         produce(source, &grown, partition, &records(2, 10)).await;
     }
@@ -662,6 +647,39 @@ async fn s18_s19_new_partitions_are_followed_and_a_wider_destination_is_left_unt
     let untouched = all_ends(destination, &wider).await;
     assert_eq!(untouched.len(), 5);
     assert!(untouched.values().all(|end| *end == 0), "{untouched:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_partitions_are_followed_by_sidecars_that_do_not_coordinate_too() {
+    let (source, destination) = shared_pair().await;
+    let topic = unique("widened");
+    source.create_topic(&topic, 1, 1, &[]).await;
+    let text = config(&source.bootstrap(), &destination.bootstrap(), &[&topic], "");
+    let mut sidecars = ["one", "other"].map(|name| {
+        let member = format!("[group]\nmember_id = \"{name}\"\n");
+        Daemon::start(&text.replace("[group]\n", &member))
+    });
+    let mirroring = async |sidecars: &mut [Daemon], wanted: usize| {
+        poll_until("all are MIRRORING", SOON, async || {
+            let mut found = Vec::new();
+            for daemon in sidecars.iter_mut() {
+                found.push(count(&daemon.status().await?, "MIRRORING"));
+            }
+            let right = found.iter().sum::<usize>() == wanted;
+            right
+                .then_some(found.clone())
+                .ok_or_else(|| format!("{found:?}"))
+        })
+        .await
+    };
+    mirroring(&mut sidecars, 1).await;
+    grow(source, &topic, 6).await;
+    let shares = mirroring(&mut sidecars, 6).await;
+    assert!(!shares.contains(&0), "{shares:?}");
+    for partition in 0..6 {
+        produce(source, &topic, partition, &records(2, 10)).await;
+    }
+    arrives(source, destination, &[&topic]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 const SOON: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_paused_topic_stands_still_over_restarts_until_it_is_resumed() {
+async fn s13_a_paused_topic_stands_still_over_restarts_until_it_is_resumed() {
     let (source, destination) = shared_pair().await;
     let (paused, other) = (unique("paused"), unique("other"));
     for topic in [&paused, &other] {
@@ -319,7 +319,7 @@ async fn a_topic_that_is_used_for_something_else_is_not_taken_for_the_state_topi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mirrors_in_a_circle_are_refused_and_the_first_goes_on() {
+async fn s15_mirrors_in_a_circle_are_refused_and_the_first_goes_on() {
     let (source, destination) = shared_pair().await;
     let topic = unique("circle");
     source.create_topic(&topic, 1, 1, &[]).await;

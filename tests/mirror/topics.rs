@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::support::kafka::{ConfigOf, KafkaCluster, shared_pair, unique};
 use crate::support::producer::{Producer, ProducerOptions, records};
+use crate::support::steps::grow;
+use kafka_protocol::messages::CreateAclsRequest;
 use kafka_protocol::messages::create_acls_request::AclCreation;
-use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
-use kafka_protocol::messages::{CreateAclsRequest, CreatePartitionsRequest, TopicName};
 use kafka_protocol::protocol::StrBytes;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -186,19 +186,6 @@ impl Topics {
         let ended = timeout(LONG, self.running.join_next()).await.unwrap();
         assert_eq!(ended.unwrap().unwrap(), Ok(()));
     }
-}
-
-async fn grow(cluster: &KafkaCluster, topic: &str, count: i32) {
-    let name = TopicName(StrBytes::from_string(topic.to_owned()));
-    let topic = CreatePartitionsTopic::default()
-        .with_name(name)
-        .with_count(count)
-        .with_assignments(None);
-    let request = CreatePartitionsRequest::default()
-        .with_topics(vec![topic])
-        .with_timeout_ms(10_000);
-    let answer = cluster.admin(3, &request).await;
-    assert_eq!(answer.results[0].error_code, 0, "{answer:?}");
 }
 
 fn of(topic: &str) -> ConfigOf {
@@ -404,7 +391,7 @@ async fn a_source_topic_that_is_deleted_or_another_now_is_failed_for_good() {
 }
 
 #[tokio::test]
-async fn a_refused_creation_is_said_and_tried_again() {
+async fn s21_a_refused_creation_is_said_and_tried_again() {
     let (source, destination) = shared_pair().await;
     let topic = unique("replicated");
     source.create_topic(&topic, 1, 1, &[]).await;
@@ -421,7 +408,7 @@ async fn a_refused_creation_is_said_and_tried_again() {
 }
 
 #[tokio::test]
-async fn a_mirror_of_a_cluster_to_itself_is_refused() {
+async fn s16_a_mirror_of_a_cluster_to_itself_is_refused() {
     let (source, _) = shared_pair().await;
     let mut topics = Topics::start(source, source, &["never-there"]);
     let ended = timeout(LONG, topics.running.join_next()).await.unwrap();

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::delete_records_request::{
     DeleteRecordsPartition, DeleteRecordsTopic,
 };
-use kafka_protocol::messages::{DeleteRecordsRequest, TopicName};
+use kafka_protocol::messages::{CreatePartitionsRequest, DeleteRecordsRequest, TopicName};
 use kafka_protocol::protocol::StrBytes;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -16,6 +17,7 @@ use super::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
 use super::daemon::{Daemon, config};
 use super::kafka::KafkaCluster;
 use super::operate::done;
+use super::poll_until;
 use super::producer::{Producer, ProducerOptions, TestRecord};
 use super::status::{is_in, partitions};
 
@@ -118,4 +120,23 @@ pub async fn stop_and_time(daemon: &mut Daemon, topic: &str, count: usize) -> Du
         .wait_until(&what, SOON, |status| stopped(status) == count)
         .await;
     asked.elapsed()
+}
+
+/// Gives a topic so many partitions, and waits until all of them are led.
+pub async fn grow(cluster: &KafkaCluster, topic: &str, count: i32) {
+    let wider = CreatePartitionsTopic::default()
+        .with_name(TopicName(StrBytes::from_string(topic.to_owned())))
+        .with_count(count)
+        .with_assignments(None);
+    let request = CreatePartitionsRequest::default()
+        .with_topics(vec![wider])
+        .with_timeout_ms(10_000);
+    let answer = cluster.admin(3, &request).await;
+    assert_eq!(answer.results[0].error_code, 0, "{answer:?}");
+    poll_until("all partitions are led", SOON, async || {
+        let found = cluster.partitions(topic).await?;
+        let led = found.len() == count as usize && found.values().all(|view| view.leader.is_some());
+        led.then_some(()).ok_or_else(|| format!("{found:?}"))
+    })
+    .await;
 }

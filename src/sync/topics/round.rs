@@ -129,6 +129,10 @@ impl Keeper {
                 self.fail(name, reason, false);
             }
             Step::Nothing if topic.ready => {
+                // Its coordinator may have widened it, or a person.
+                if topic.entry.partitions != partitions && there.is_some_and(is_led) {
+                    topic.entry.partitions = partitions;
+                }
                 if topic.hold_wanted && !topic.is_held() {
                     topic.busy = true;
                     self.waiting.push_back(Work::Hold(Arc::clone(name)));
