@@ -18,7 +18,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
@@ -39,6 +39,10 @@ const STEPS_AT_ONCE: usize = 8;
 
 /// The state topic is looked at this often at most for topics that have been stopped.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
+
+/// Two mirrors that begin with the same topic at once write so into different partitions of the state topic: each waits this long
+/// before it believes that it is alone.
+const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 
 /// Pauses between rounds while something waits for another try.
 const RETRIES: Backoff = Backoff {
@@ -161,6 +165,8 @@ enum Outcome {
     Listed(Listed),
     Prepared(Arc<str>, Result<Ready, Trouble>),
     Held(Arc<str>, Result<usize, Trouble>),
+    /// It was held a while ago, and whoever wants the topic too has said so by now.
+    Claimed(Arc<str>, usize),
     Restored(Arc<str>, Result<(), Trouble>),
     Recreated(Arc<str>, Result<Option<Ready>, Trouble>),
     /// The source's cluster id has been written down, or could not be.
@@ -189,6 +195,8 @@ struct Topic {
     hold_wanted: bool,
     /// A step of it waits or runs.
     busy: bool,
+    /// The mirror has not had the topic before: another may want it at the same time.
+    new_claim: bool,
     missed_at_source: u32,
     missed_at_destination: u32,
     /// The last listing of the destination had another topic of this name: a broker that lags shows an earlier one.
@@ -215,6 +223,7 @@ impl Topic {
             ready: false,
             hold_wanted: false,
             busy: false,
+            new_claim: false,
             missed_at_source: 0,
             missed_at_destination: 0,
             odd_at_destination: false,
@@ -354,6 +363,7 @@ impl Keeper {
                 self.steps = self.steps.saturating_sub(1);
                 self.prepared(&topic, result);
             }
+            Outcome::Claimed(topic, max_message_bytes) => self.claimed(&topic, max_message_bytes),
             Outcome::Unread => {}
             Outcome::Pinned(done) => {
                 if !done {
@@ -486,6 +496,11 @@ impl Keeper {
                     Outcome::Prepared(topic, result)
                 }),
                 Work::Hold(topic) => {
+                    let model = self.stage.states.model();
+                    let new = model.topic(&self.stage.mirror, &topic).is_none();
+                    if let Some(known) = self.topics.get_mut(&topic) {
+                        known.new_claim |= new;
+                    }
                     let known = self.topics.get(&topic).map(|topic| &topic.entry);
                     let ids = known
                         .map(|entry| (entry.source_topic_id, entry.destination_topic_id))
@@ -562,14 +577,35 @@ impl Keeper {
                 if model.topic(&self.stage.mirror, name).is_none() {
                     topic.busy = true;
                     self.waiting.push_back(Work::Hold(Arc::clone(name)));
-                } else if let Some(mirror) = self.rival(name) {
-                    self.refuse_rival(name, &mirror);
-                } else if let Some(topic) = self.topics.get_mut(name) {
-                    topic.entry.gate = TopicGate::Held { max_message_bytes };
-                    topic.said = None;
+                } else if topic.new_claim && model.mirrors().len() > 1 {
+                    topic.busy = true;
+                    let name = Arc::clone(name);
+                    self.running.push(Box::pin(async move {
+                        sleep(CLAIM_PAUSE).await;
+                        Outcome::Claimed(name, max_message_bytes)
+                    }));
+                } else {
+                    self.claimed(name, max_message_bytes);
                 }
             }
             Err(trouble) => self.trouble(name, trouble),
+        }
+    }
+
+    fn claimed(&mut self, name: &Arc<str>, max_message_bytes: usize) {
+        let rival = self.rival(name);
+        let Some(topic) = self.topics.get_mut(name) else {
+            return;
+        };
+        (topic.busy, topic.new_claim) = (false, false);
+        if topic.failed_for_good() {
+            return;
+        }
+        if let Some(mirror) = rival {
+            self.refuse_rival(name, &mirror);
+        } else {
+            topic.entry.gate = TopicGate::Held { max_message_bytes };
+            topic.said = None;
         }
     }
 
