@@ -4,6 +4,7 @@
 //! One loop does it all: a round lists both clusters, compares, and queues a step for every topic that needs one; a few
 //! steps run at a time. What fails is tried again at the next round, which then comes sooner.
 
+mod holding;
 mod recreate;
 mod remembered;
 mod round;
@@ -18,7 +19,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
@@ -28,7 +29,6 @@ use crate::config::{NamePatterns, TopicFilter};
 use crate::coordinator::{Handle, ReadModel};
 use crate::domain::desired::{Step, TopicEntry, TopicGate, TopicSet, may_be_mirrored};
 use crate::domain::recreate::OnDivergence;
-use crate::domain::state::DesiredState;
 use crate::domain::state_log::TopicValue;
 use crate::kafka::backoff::Backoff;
 use crate::kafka::cluster::{Cluster, ClusterError, Metadata, Topics};
@@ -39,10 +39,6 @@ const STEPS_AT_ONCE: usize = 8;
 
 /// The state topic is looked at this often at most for topics that have been stopped.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
-
-/// Two mirrors that begin with the same topic at once write so into different partitions of the state topic: each waits this long
-/// before it believes that it is alone.
-const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 
 /// Pauses between rounds while something waits for another try.
 const RETRIES: Backoff = Backoff {
@@ -461,24 +457,6 @@ impl Keeper {
         Ok(())
     }
 
-    fn want_hold(&mut self, name: &Arc<str>) {
-        let Some(topic) = self.topics.get_mut(name) else {
-            debug!(mirror = %self.stage.mirror, topic = %name, "hold of a topic that is not mirrored");
-            return;
-        };
-        topic.hold_wanted = true;
-        let wanted = !self.deleted
-            && self.desired(name) == DesiredState::Mirroring
-            && !self.is_recreated(name);
-        let Some(topic) = self.topics.get_mut(name).filter(|_| wanted) else {
-            return;
-        };
-        if topic.ready && !topic.busy && !topic.failed_for_good() {
-            topic.busy = true;
-            self.waiting.push_back(Work::Hold(Arc::clone(name)));
-        }
-    }
-
     fn start_steps(&mut self) {
         while self.steps < STEPS_AT_ONCE {
             let Some(work) = self.waiting.pop_front() else {
@@ -559,53 +537,6 @@ impl Keeper {
                 self.complain(name, &reason, false);
             }
             Err(trouble) => self.trouble(name, trouble),
-        }
-    }
-
-    fn held(&mut self, name: &Arc<str>, result: Result<usize, Trouble>) {
-        let Some(topic) = self.topics.get_mut(name) else {
-            return;
-        };
-        topic.busy = false;
-        if topic.failed_for_good() {
-            return;
-        }
-        match result {
-            Ok(max_message_bytes) => {
-                // Two mirrors that begin with a topic at once have both written so by now, and each sees the other.
-                let model = self.stage.states.model();
-                if model.topic(&self.stage.mirror, name).is_none() {
-                    topic.busy = true;
-                    self.waiting.push_back(Work::Hold(Arc::clone(name)));
-                } else if topic.new_claim && model.mirrors().len() > 1 {
-                    topic.busy = true;
-                    let name = Arc::clone(name);
-                    self.running.push(Box::pin(async move {
-                        sleep(CLAIM_PAUSE).await;
-                        Outcome::Claimed(name, max_message_bytes)
-                    }));
-                } else {
-                    self.claimed(name, max_message_bytes);
-                }
-            }
-            Err(trouble) => self.trouble(name, trouble),
-        }
-    }
-
-    fn claimed(&mut self, name: &Arc<str>, max_message_bytes: usize) {
-        let rival = self.rival(name);
-        let Some(topic) = self.topics.get_mut(name) else {
-            return;
-        };
-        (topic.busy, topic.new_claim) = (false, false);
-        if topic.failed_for_good() {
-            return;
-        }
-        if let Some(mirror) = rival {
-            self.refuse_rival(name, &mirror);
-        } else {
-            topic.entry.gate = TopicGate::Held { max_message_bytes };
-            topic.said = None;
         }
     }
 
