@@ -23,6 +23,7 @@ use crate::kafka::group::GroupHandle;
 use crate::metrics::Metrics;
 use crate::mirror::report::cluster_status;
 use crate::mirror::{self, MirrorParts};
+use crate::server::ConfiguredMirror;
 use crate::sync::topics::{self, TopicsOptions};
 
 /// What all mirrors share.
@@ -208,7 +209,11 @@ impl Mirrors {
     fn give_up_orphans(&self) {
         let now = Arc::clone(&self.shared.group.membership().borrow());
         let views = self.views.borrow();
-        let ours = |topic: &str| views.iter().any(|view| view.filter.matches(topic));
+        let ours = |topic: &str| {
+            views
+                .iter()
+                .any(|view| view.configured.filter.matches(topic))
+        };
         let orphans = now
             .revoking
             .iter()
@@ -251,9 +256,11 @@ impl Mirrors {
         let view = MirrorView {
             topics: topics.clone(),
             status: shown,
-            name: mirror.name.clone(),
-            filter: mirror.topics.filter.clone(),
-            source_bootstrap: source_bootstrap.join(",").into(),
+            configured: ConfiguredMirror {
+                name: mirror.name.as_str().into(),
+                filter: mirror.topics.filter.clone(),
+                source_bootstrap: source_bootstrap.join(",").into(),
+            },
             source_contact: Arc::clone(&source_contact),
             destination_contact: Arc::clone(&destination_contact),
             destination: destination.clone(),

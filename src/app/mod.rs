@@ -304,7 +304,7 @@ fn service(
 ) -> MirrorService {
     let mirrors = move || {
         let views = views.borrow();
-        views.iter().map(MirrorView::configured).collect()
+        views.iter().map(|view| view.configured.clone()).collect()
     };
     let (this, membership) = (identity.clone(), group.membership());
     let members = move || {

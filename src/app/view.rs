@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::config::{Config, HostPort, TopicFilter};
+use crate::config::{Config, HostPort};
 use crate::coordinator::{Handle, MirrorWork, ReadModel};
 use crate::domain::desired::TopicSet;
 use crate::domain::status::{GroupStatus, MemberStatus, MirrorStatus, RecordedMirror, Status};
@@ -26,9 +26,7 @@ use crate::server::ConfiguredMirror;
 pub(super) struct MirrorView {
     pub(super) topics: watch::Receiver<Arc<TopicSet>>,
     pub(super) status: watch::Receiver<Arc<MirrorStatus>>,
-    pub(super) name: String,
-    pub(super) filter: TopicFilter,
-    pub(super) source_bootstrap: Arc<str>,
+    pub(super) configured: ConfiguredMirror,
     pub(super) source_contact: Arc<Contact>,
     pub(super) destination_contact: Arc<Contact>,
     pub(super) destination: Cluster,
@@ -39,14 +37,6 @@ impl MirrorView {
         MirrorWork {
             topics: self.topics.clone(),
             destination: self.destination.clone(),
-        }
-    }
-
-    pub(super) fn configured(&self) -> ConfiguredMirror {
-        ConfiguredMirror {
-            name: self.name.as_str().into(),
-            filter: self.filter.clone(),
-            source_bootstrap: Arc::clone(&self.source_bootstrap),
         }
     }
 }
@@ -104,7 +94,7 @@ impl View {
                 .destination_last_contact_seconds
                 .set(seconds(destination_view(&view.mirrors())));
             for mirror in view.mirrors().iter() {
-                let labels = [mirror.name.as_str()];
+                let labels = [&*mirror.configured.name];
                 metrics
                     .source_last_contact_seconds
                     .with_label_values(&labels)
@@ -154,7 +144,7 @@ impl View {
             let mirrors = &view.mirrors();
             let now = Arc::clone(&view.group.membership().borrow());
             let may_decide = view.group.lease().may_decide();
-            let names = mirrors.iter().map(|mirror| mirror.name.as_str());
+            let names = mirrors.iter().map(|mirror| &*mirror.configured.name);
             Status {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 started_at_seconds,

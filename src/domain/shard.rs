@@ -236,6 +236,13 @@ impl PartitionValue {
     }
 }
 
+fn topic_key(mirror: &Arc<str>, topic: &Arc<str>) -> StateKey {
+    StateKey::Topic {
+        mirror: Arc::clone(mirror),
+        topic: Arc::clone(topic),
+    }
+}
+
 /// What an operator does with a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TopicChange {
@@ -352,10 +359,7 @@ impl<'s> Draft<'s> {
 
     /// What is remembered of a topic, as it will be.
     pub fn topic(&self, mirror: &Arc<str>, topic: &Arc<str>) -> Option<&TopicValue> {
-        let key = StateKey::Topic {
-            mirror: Arc::clone(mirror),
-            topic: Arc::clone(topic),
-        };
+        let key = topic_key(mirror, topic);
         match self.get(&key)? {
             StateValue::Topic(value) => Some(value),
             _ => None,
@@ -425,10 +429,7 @@ impl<'s> Draft<'s> {
         change: TopicChange,
         seen_offset: Option<i64>,
     ) -> Result<bool, Refusal> {
-        let key = StateKey::Topic {
-            mirror: Arc::clone(mirror),
-            topic: Arc::clone(topic),
-        };
+        let key = topic_key(mirror, topic);
         let desired = self.would_change_topic(mirror, topic, change, seen_offset)?;
         let old = self.topic(mirror, topic).cloned().unwrap_or_default();
         if desired == old.desired {
@@ -449,10 +450,7 @@ impl<'s> Draft<'s> {
         change: TopicChange,
         seen_offset: Option<i64>,
     ) -> Result<DesiredState, Refusal> {
-        let key = StateKey::Topic {
-            mirror: Arc::clone(mirror),
-            topic: Arc::clone(topic),
-        };
+        let key = topic_key(mirror, topic);
         let old = self.topic(mirror, topic).ok_or(Refusal::UnknownTopic)?;
         let written_at = if self.latest.contains_key(&key) {
             Some(i64::MAX)
@@ -515,10 +513,7 @@ impl<'s> Draft<'s> {
     /// Remembers of a topic what is to be remembered before it is first worked on. The desired state is kept, and so is what is
     /// being recreated, with its id.
     pub fn remember_topic(&mut self, mirror: &Arc<str>, topic: &Arc<str>, seen: TopicValue) {
-        let key = StateKey::Topic {
-            mirror: Arc::clone(mirror),
-            topic: Arc::clone(topic),
-        };
+        let key = topic_key(mirror, topic);
         let old = self.topic(mirror, topic);
         let new = TopicValue {
             desired: old.map(|old| old.desired).unwrap_or_default(),
@@ -544,10 +539,7 @@ impl<'s> Draft<'s> {
         destination_topic_id: TopicId,
         recreating: bool,
     ) -> bool {
-        let key = StateKey::Topic {
-            mirror: Arc::clone(mirror),
-            topic: Arc::clone(topic),
-        };
+        let key = topic_key(mirror, topic);
         let old = self.topic(mirror, topic).cloned().unwrap_or_default();
         if recreating && old.desired != DesiredState::Mirroring {
             return false;

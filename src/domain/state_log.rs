@@ -50,6 +50,19 @@ pub struct MirrorPartition {
     pub partition: TopicPartition,
 }
 
+impl MirrorPartition {
+    /// Partition `partition` of `topic` in `mirror`.
+    pub fn new(mirror: &Arc<str>, topic: &Arc<str>, partition: i32) -> Self {
+        Self {
+            mirror: Arc::clone(mirror),
+            partition: TopicPartition {
+                topic: Arc::clone(topic),
+                partition,
+            },
+        }
+    }
+}
+
 impl fmt::Display for MirrorPartition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.mirror, self.partition)

@@ -127,6 +127,9 @@ impl Mirror {
     /// Sends the control batches that wait. They have no sequence: a partition that begins anew, or whose owner this process is no
     /// longer for certain, must not have one written that it wanted a moment ago.
     pub(super) fn send_markers(&mut self) {
+        if self.markers.is_idle() {
+            return;
+        }
         let partitions = &self.partitions;
         self.markers.retain(|one| {
             let partition = partitions.get(&one.key);

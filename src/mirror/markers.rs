@@ -51,6 +51,11 @@ impl Markers {
         seat.waiting.push_back(fillers);
     }
 
+    /// True if nothing waits to be sent.
+    pub(super) fn is_idle(&self) -> bool {
+        self.brokers.values().all(|seat| seat.waiting.is_empty())
+    }
+
     /// Takes out what nobody wants any more.
     pub(super) fn retain(&mut self, wanted: impl Fn(&Fillers) -> bool) {
         for seat in self.brokers.values_mut() {

@@ -15,7 +15,6 @@ use crate::domain::shard::{Refusal, TopicChange};
 use crate::domain::state::DesiredState;
 use crate::domain::state_log::MirrorPartition;
 use crate::domain::status::Status;
-use crate::domain::types::TopicPartition;
 use crate::wire::error_code::ErrorCode;
 use crate::wire::mirror_rpc::{
     DeleteClusterMirrorRequest, DeleteClusterMirrorResponse, DescribeClusterMirrorsRequest,
@@ -242,13 +241,7 @@ impl Service for MirrorService {
                         .iter()
                         .filter(|(_, _, topic)| topic.source_topic_id == lookup.topic_id)
                         .filter_map(|(mirror, name, _)| {
-                            let key = MirrorPartition {
-                                mirror: Arc::clone(mirror),
-                                partition: TopicPartition {
-                                    topic: Arc::clone(name),
-                                    partition: *index,
-                                },
-                            };
+                            let key = MirrorPartition::new(mirror, name, *index);
                             Some(model.last_mirror(&key)?.last_mirror_epoch.0)
                         })
                         .max();
@@ -294,7 +287,7 @@ impl Service for MirrorService {
             }
             let keys = indexes
                 .iter()
-                .map(|index| key_of(&mirror, &name, *index))
+                .map(|index| MirrorPartition::new(&mirror, &name, *index))
                 .collect();
             let answers = self.inner.states.read_here(keys).await;
             topics.push(ReadMirrorStatesTopicResult {
@@ -327,7 +320,7 @@ impl Service for MirrorService {
                     let index = partition.partition_index;
                     let sound = is_sound(&mirror, &name, index);
                     let write = write_of(partition).filter(|_| sound)?;
-                    Some((key_of(&mirror, &name, index), write))
+                    Some((MirrorPartition::new(&mirror, &name, index), write))
                 })
                 .collect();
             let Some(writes) = writes else {
@@ -357,13 +350,3 @@ impl Service for MirrorService {
 
 /// Why a request is not even looked at.
 const UNSOUND: &str = "names must have 1 to 249 characters, partitions must not be negative, and states must be known";
-
-fn key_of(mirror: &Arc<str>, topic: &Arc<str>, partition: i32) -> MirrorPartition {
-    MirrorPartition {
-        mirror: Arc::clone(mirror),
-        partition: TopicPartition {
-            topic: Arc::clone(topic),
-            partition,
-        },
-    }
-}

@@ -29,28 +29,33 @@ impl Keeper {
             return;
         };
         if topic.ready && !topic.busy && !topic.failed_for_good() {
+            self.queue_hold(name);
+        }
+    }
+
+    /// Has a topic held, for which no other step waits or runs.
+    pub(super) fn queue_hold(&mut self, name: &Arc<str>) {
+        if let Some(topic) = self.topics.get_mut(name) {
             topic.busy = true;
             self.waiting.push_back(Work::Hold(Arc::clone(name)));
         }
     }
 
     pub(super) fn held(&mut self, name: &Arc<str>, result: Result<usize, Trouble>) {
-        let Some(topic) = self.topics.get_mut(name) else {
+        let Some(topic) = self.step_ended(name) else {
             return;
         };
-        topic.busy = false;
-        if topic.failed_for_good() {
-            return;
-        }
+        let new_claim = topic.new_claim;
         match result {
             Ok(max_message_bytes) => {
-                // Two mirrors that begin with a topic at once have both written so by now, and each sees the other.
                 let model = self.stage.states.model();
                 if model.topic(&self.stage.mirror, name).is_none() {
-                    topic.busy = true;
-                    self.waiting.push_back(Work::Hold(Arc::clone(name)));
-                } else if topic.new_claim && model.mirrors().len() > 1 {
-                    topic.busy = true;
+                    // What was written is not read back yet.
+                    self.queue_hold(name);
+                } else if new_claim && model.mirrors().len() > 1 {
+                    if let Some(topic) = self.topics.get_mut(name) {
+                        topic.busy = true;
+                    }
                     let name = Arc::clone(name);
                     self.running.push(Box::pin(async move {
                         sleep(CLAIM_PAUSE).await;
@@ -66,13 +71,10 @@ impl Keeper {
 
     pub(super) fn claimed(&mut self, name: &Arc<str>, max_message_bytes: usize) {
         let rival = self.rival(name);
-        let Some(topic) = self.topics.get_mut(name) else {
+        let Some(topic) = self.step_ended(name) else {
             return;
         };
-        (topic.busy, topic.new_claim) = (false, false);
-        if topic.failed_for_good() {
-            return;
-        }
+        topic.new_claim = false;
         if let Some(mirror) = rival {
             self.refuse_rival(name, &mirror);
         } else {

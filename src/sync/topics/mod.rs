@@ -476,10 +476,10 @@ impl Keeper {
                 Work::Hold(topic) => {
                     let model = self.stage.states.model();
                     let new = model.topic(&self.stage.mirror, &topic).is_none();
-                    if let Some(known) = self.topics.get_mut(&topic) {
+                    let known = self.topics.get_mut(&topic).map(|known| {
                         known.new_claim |= new;
-                    }
-                    let known = self.topics.get(&topic).map(|topic| &topic.entry);
+                        &known.entry
+                    });
                     let ids = known
                         .map(|entry| (entry.source_topic_id, entry.destination_topic_id))
                         .unwrap_or_default();
@@ -509,14 +509,17 @@ impl Keeper {
         }
     }
 
+    /// A step of a topic has ended. The topic, unless it has failed for good meanwhile.
+    fn step_ended(&mut self, name: &Arc<str>) -> Option<&mut Topic> {
+        let topic = self.topics.get_mut(name)?;
+        topic.busy = false;
+        Some(topic).filter(|topic| !topic.failed_for_good())
+    }
+
     fn prepared(&mut self, name: &Arc<str>, result: Result<Ready, Trouble>) {
-        let Some(topic) = self.topics.get_mut(name) else {
+        let Some(topic) = self.step_ended(name) else {
             return;
         };
-        topic.busy = false;
-        if topic.failed_for_good() {
-            return;
-        }
         match result {
             Ok(ready) => {
                 topic.entry.destination_topic_id = ready.destination_topic_id;
@@ -527,8 +530,7 @@ impl Keeper {
                 }
                 topic.said = None;
                 if topic.hold_wanted && !topic.is_held() {
-                    topic.busy = true;
-                    self.waiting.push_back(Work::Hold(Arc::clone(name)));
+                    self.queue_hold(name);
                 }
             }
             // A topic that cannot grow is mirrored on with the partitions it has.
@@ -562,11 +564,12 @@ impl Keeper {
 
     fn fail(&mut self, name: &Arc<str>, reason: String, permanent: bool) {
         self.complain(name, &reason, permanent);
-        let failed_at = self.partitions_of(name);
+        let known = self.topics.get(name);
+        let news = permanent && known.is_some_and(|topic| !topic.failed_for_good());
+        let failed_at = news.then(|| self.partitions_of(name));
         if let Some(topic) = self.topics.get_mut(name) {
-            if permanent && !topic.failed_for_good() {
-                let epochs = failed_at.iter().map(|value| value.state_epoch);
-                topic.failed_at = epochs.collect();
+            if let Some(values) = failed_at {
+                topic.failed_at = values.iter().map(|value| value.state_epoch).collect();
             }
             topic.entry.gate = TopicGate::Failed { reason, permanent };
         }

@@ -230,13 +230,7 @@ async fn give_up(
         .iter()
         .filter(|(_, value)| divergence(value).is_some_and(|found| found.differs_in(topic_id)));
     let writes = differing.map(|(index, value)| {
-        let key = MirrorPartition {
-            mirror: Arc::clone(&stage.mirror),
-            partition: TopicPartition {
-                topic: Arc::clone(topic),
-                partition: *index,
-            },
-        };
+        let key = MirrorPartition::new(&stage.mirror, topic, *index);
         let words = value.error_message.as_deref().unwrap_or_default();
         let write = PartitionWrite {
             state: Some(PartitionState::Failed),
@@ -394,8 +388,7 @@ impl Keeper {
         topic.said = None;
         topic.hold_wanted = true;
         if wanted && !topic.busy {
-            topic.busy = true;
-            self.waiting.push_back(Work::Hold(Arc::clone(name)));
+            self.queue_hold(name);
         }
     }
 }

@@ -15,7 +15,6 @@ use crate::coordinator::read_elsewhere;
 use crate::domain::desired::{TopicEntry, TopicGate};
 use crate::domain::state::{DesiredState, PartitionState};
 use crate::domain::state_log::{MirrorPartition, PartitionValue};
-use crate::domain::types::TopicPartition;
 use crate::kafka::cluster::Metadata;
 
 /// The source's state topic is read for so long before topics are begun without it.
@@ -186,13 +185,7 @@ impl Keeper {
             .get(name)
             .map_or(0, |topic| topic.entry.partitions);
         let values = (0..partitions).map(|partition| {
-            let key = MirrorPartition {
-                mirror: Arc::clone(&self.stage.mirror),
-                partition: TopicPartition {
-                    topic: Arc::clone(name),
-                    partition,
-                },
-            };
+            let key = MirrorPartition::new(&self.stage.mirror, name, partition);
             model.partition(&key).unwrap_or_default()
         });
         values.collect()
@@ -292,22 +285,13 @@ impl Keeper {
             if value.desired != DesiredState::Stopped || value.restored_configs.is_empty() {
                 continue;
             }
+            let partitions = self.partitions_of(&name);
+            let stopped = |value: &PartitionValue| value.state == PartitionState::Stopped;
             let Some(topic) = self.topics.get_mut(&name).filter(|topic| !topic.busy) else {
                 continue;
             };
-            let stopped = |partition| {
-                let key = MirrorPartition {
-                    mirror: Arc::clone(&self.stage.mirror),
-                    partition: TopicPartition {
-                        topic: Arc::clone(&name),
-                        partition,
-                    },
-                };
-                let found = model.partition(&key);
-                found.is_some_and(|found| found.state == PartitionState::Stopped)
-            };
             let done = topic.restored_by == Some(value.state_epoch);
-            if topic.ready && !done && (0..topic.entry.partitions).all(stopped) {
+            if topic.ready && !done && partitions.iter().all(stopped) {
                 topic.busy = true;
                 topic.restored_by = Some(value.state_epoch);
                 self.waiting

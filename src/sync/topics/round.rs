@@ -134,8 +134,7 @@ impl Keeper {
                     topic.entry.partitions = partitions;
                 }
                 if topic.hold_wanted && !topic.is_held() {
-                    topic.busy = true;
-                    self.waiting.push_back(Work::Hold(Arc::clone(name)));
+                    self.queue_hold(name);
                 }
             }
             Step::Nothing if there.is_some_and(is_led) => {
