@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::support::daemon::{Daemon, config};
+use crate::support::daemon::{Daemon, beside, config, member};
 use crate::support::kafka::{ClusterOptions, KafkaCluster, unique};
 use crate::support::operate::{described, done};
 use crate::support::poll_until;
-use crate::support::producer::{Load, records};
+use crate::support::producer::{Load, every_partition, records};
 use crate::support::status::{count, partitions, scaled};
-use crate::support::steps::{arrives, end_of, produce, restart};
+use crate::support::steps::{all_flow, arrives, end_of, produce, restart, wait_mirroring};
 use crate::support::stillness::Stillness;
 use tokio::time::{Instant, sleep};
 
@@ -21,22 +21,7 @@ const SESSION_AND_DRAIN: Duration = Duration::from_secs(15);
 
 fn sidecar(source: &KafkaCluster, destination: &KafkaCluster, topics: &[&str], id: i32) -> Daemon {
     let text = config(&source.bootstrap(), &destination.bootstrap(), topics, "");
-    let text = text.replace("[group]\n", &format!("[group]\nmember_id = \"{id}\"\n"));
-    let beside = format!("[destination]\nbroker_id = {id}\n");
-    Daemon::start(&text.replacen("[destination]\n", &beside, 1))
-}
-
-/// Waits until these mirror in so many partitions together. A host that comes back leads nothing at first, and has no work then.
-async fn wait_mirroring(sidecars: &mut [&mut Daemon], wanted: usize) {
-    poll_until("all is MIRRORING", SOON, async || {
-        let mut found = Vec::new();
-        for daemon in sidecars.iter_mut() {
-            found.push(count(&daemon.status().await?, "MIRRORING"));
-        }
-        let right = found.iter().sum::<usize>() == wanted;
-        right.then_some(()).ok_or_else(|| format!("{found:?}"))
-    })
-    .await;
+    Daemon::start(&beside(&member(&text, &id.to_string(), ""), id))
 }
 
 /// Waits until one of them describes all partitions in this state, and says so of those of the others too.
@@ -77,11 +62,16 @@ async fn restarts_an_absence_and_a_lost_host_are_seen_by_nobody_for_long() {
     produce(&source, &single, 0, &records(1, 10)).await;
     // What Kafka itself makes of a lost host is seen in a topic that nobody mirrors.
     destination.create_topic(&plain, PARTITIONS, 3, &[]).await;
-    let all = |topic: &str| -> Vec<(String, i32)> {
-        (0..PARTITIONS).map(|p| (topic.to_owned(), p)).collect()
-    };
-    let load = Load::start(&source.bootstrap(), 1_200, &all(&topic));
-    let plain_load = Load::start(&destination.bootstrap(), 1_200, &all(&plain));
+    let load = Load::start(
+        &source.bootstrap(),
+        1_200,
+        &every_partition(&topic, PARTITIONS),
+    );
+    let plain_load = Load::start(
+        &destination.bootstrap(),
+        1_200,
+        &every_partition(&plain, PARTITIONS),
+    );
     let watch = || {
         [&topic, &plain].map(|topic| Stillness::watch(&destination.bootstrap(), topic, PARTITIONS))
     };
@@ -151,9 +141,10 @@ async fn restarts_an_absence_and_a_lost_host_are_seen_by_nobody_for_long() {
     // A whole host is lost.
     let leaders = destination.partitions(&topic).await.unwrap();
     let plain_leaders = destination.partitions(&plain).await.unwrap();
-    let [mirrored, baseline] =
-        [&topic, &plain].map(|topic| Stillness::watch(&destination.bootstrap(), topic, PARTITIONS));
-    sleep(Duration::from_secs(1)).await;
+    let [mirrored, baseline] = watch();
+    for topic in [&topic, &plain] {
+        all_flow(&destination, topic).await;
+    }
     let lost = Instant::now();
     three.kill();
     destination.kill(3);
@@ -162,7 +153,9 @@ async fn restarts_an_absence_and_a_lost_host_are_seen_by_nobody_for_long() {
         "a lost host's work is taken over after {:?}",
         lost.elapsed()
     );
-    sleep(Duration::from_secs(2)).await;
+    for topic in [&topic, &plain] {
+        all_flow(&destination, topic).await;
+    }
     let (mirrored, baseline) = (mirrored.longest().await, baseline.longest().await);
     let led_by =
         |leaders: &BTreeMap<i32, crate::support::kafka::PartitionView>, lost: bool| -> Vec<i32> {

@@ -9,7 +9,7 @@ use crate::support::daemon::{Daemon, another_mirror, config};
 use crate::support::kafka::{ClusterOptions, KafkaCluster, unique};
 use crate::support::poll_until;
 use crate::support::process::{cpu_time, resident_bytes, signal};
-use crate::support::producer::Load;
+use crate::support::producer::{Load, every_partition};
 use crate::support::status::{count, partition, scaled};
 use crate::support::stillness::Stillness;
 use tokio::time::{Instant, sleep};
@@ -42,7 +42,7 @@ async fn freeze(
     victim: &KafkaCluster,
     topic: &'static str,
 ) {
-    let partitions: Vec<(String, i32)> = (0..PARTITIONS).map(|p| (topic.to_owned(), p)).collect();
+    let partitions = every_partition(topic, PARTITIONS);
     let load = Load::start(&source.bootstrap(), 1_000, &partitions);
     let mut daemon = Daemon::start(&config(
         &source.bootstrap(),
@@ -240,11 +240,16 @@ async fn the_backlog_of_one_mirror_holds_up_no_other() {
             &[&perf[..], &props[..]].concat(),
         )
         .await;
-    let all = |topic: &str| -> Vec<(String, i32)> {
-        (0..PARTITIONS).map(|p| (topic.to_owned(), p)).collect()
-    };
-    let load = Load::start(&source.bootstrap(), 600, &all(&flowing));
-    let plain_load = Load::start(&destination.bootstrap(), 600, &all(&plain));
+    let load = Load::start(
+        &source.bootstrap(),
+        600,
+        &every_partition(&flowing, PARTITIONS),
+    );
+    let plain_load = Load::start(
+        &destination.bootstrap(),
+        600,
+        &every_partition(&plain, PARTITIONS),
+    );
     let one = config(
         &source.bootstrap(),
         &destination.bootstrap(),

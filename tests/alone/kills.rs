@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
 use crate::support::daemon::{Daemon, config, state_topic};
 use crate::support::kafka::{ClusterOptions, KafkaCluster, unique};
-use crate::support::producer::{Load, LoadCounts};
+use crate::support::producer::{Load, LoadCounts, every_partition};
 use crate::support::status::scaled;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -78,7 +78,7 @@ fn topic(name: &str) -> &'static str {
 }
 
 fn load(source: &KafkaCluster, topic: &str) -> Load {
-    let partitions: Vec<(String, i32)> = (0..PARTITIONS).map(|p| (topic.to_owned(), p)).collect();
+    let partitions = every_partition(topic, PARTITIONS);
     Load::start(&source.bootstrap(), 2_000, &partitions)
 }
 

@@ -1,5 +1,6 @@
 //! Tests on real Kafka brokers that measure how soon records flow again, or load the machine: one at a time. Must not share clusters.
 
+#![cfg(test)]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,19 +12,12 @@
     reason = "test code: a broken assumption is a failed test, and its figures are printed"
 )]
 
-#[cfg(test)]
 #[path = "../support/mod.rs"]
 mod support;
 
-#[cfg(test)]
 mod hosts;
-#[cfg(test)]
 mod isolation;
-#[cfg(test)]
 mod kills;
-#[cfg(test)]
 mod sidecars;
-#[cfg(test)]
 mod stops;
-#[cfg(test)]
 mod storm;

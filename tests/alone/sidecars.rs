@@ -4,15 +4,14 @@
 use std::time::Duration;
 
 use crate::support::checker::{CheckOptions, assert_equal, wait_for_same_end};
-use crate::support::daemon::{Daemon, config, state_topic};
+use crate::support::daemon::{Daemon, SHORT_SESSION, config, member, state_topic};
 use crate::support::kafka::{KafkaCluster, shared_pair, unique};
 use crate::support::operate::{described, done};
 use crate::support::poll_until;
 use crate::support::process::signal;
-use crate::support::producer::Load;
+use crate::support::producer::{Load, every_partition};
 use crate::support::status::{count, partitions};
-use crate::support::steps::{all_ends, end};
-use tokio::time::Instant;
+use crate::support::steps::{all_ends, all_flow, end};
 
 const PARTITIONS: i32 = 12;
 const SOON: Duration = Duration::from_secs(60);
@@ -21,12 +20,11 @@ const SESSION: Duration = Duration::from_secs(6);
 
 fn sidecar(source: &KafkaCluster, destination: &KafkaCluster, topic: &str, name: &str) -> Daemon {
     let text = config(&source.bootstrap(), &destination.bootstrap(), &[topic], "");
-    let group = format!("[group]\nmember_id = \"{name}\"\nsession_timeout = \"6s\"\n");
-    Daemon::start(&text.replace("[group]\n", &group))
+    Daemon::start(&member(&text, name, SHORT_SESSION))
 }
 
 fn load(source: &KafkaCluster, topic: &str) -> Load {
-    let partitions: Vec<(String, i32)> = (0..PARTITIONS).map(|p| (topic.to_owned(), p)).collect();
+    let partitions = every_partition(topic, PARTITIONS);
     Load::start(&source.bootstrap(), 1_200, &partitions)
 }
 
@@ -53,22 +51,6 @@ async fn wait_shared(sidecars: &mut [(&mut Daemon, usize)]) {
         }
     })
     .await;
-}
-
-/// Waits until every partition has grown, and says how long that took.
-async fn all_flow(cluster: &KafkaCluster, topic: &str) -> Duration {
-    let (since, before) = (Instant::now(), all_ends(cluster, topic).await);
-    poll_until("records flow in every partition", SOON, async || {
-        let now = all_ends(cluster, topic).await;
-        let still: Vec<_> = before.iter().filter(|(p, end)| now[p] <= **end).collect();
-        if still.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("not in {still:?}"))
-        }
-    })
-    .await;
-    since.elapsed()
 }
 
 /// The states of all partitions, as one sidecar describes them for all.

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::support::checker::{CheckOptions, assert_equal, ends, wait_for_same_end};
-use crate::support::daemon::{Daemon, another_mirror, config, state_topic};
+use crate::support::daemon::{
+    Daemon, SHORT_SESSION, another_mirror, beside, config, member, state_topic,
+};
 use crate::support::kafka::{ClusterOptions, KafkaCluster, unique};
 use crate::support::poll_until;
 use crate::support::process::signal;
@@ -51,15 +53,8 @@ fn sidecar(source: &KafkaCluster, destination: &KafkaCluster, topics: &[&str], i
     for (index, name) in MIRRORS.iter().enumerate().skip(1) {
         text += &another_mirror(name, &from, &topics_of(topics, index));
     }
-    let text = text.replace(
-        "[group]\n",
-        &format!("[group]\nmember_id = \"{id}\"\nsession_timeout = \"6s\"\n"),
-    );
-    Daemon::start(&text.replacen(
-        "[destination]\n",
-        &format!("[destination]\nbroker_id = {id}\n"),
-        1,
-    ))
+    let text = member(&text, &id.to_string(), SHORT_SESSION);
+    Daemon::start(&beside(&text, id))
 }
 
 /// Every record of the state topic's partition, in order, as key and value.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::support::daemon::{Daemon, config};
+use crate::support::daemon::{Daemon, SHORT_SESSION, config, member};
 use crate::support::kafka::{ConfigOf, KafkaCluster, shared_pair, unique};
 use crate::support::operate::done;
 use crate::support::poll_until;
@@ -223,8 +223,7 @@ async fn two_sidecars_recreate_a_topic_once_whoever_owns_what() {
             &[&topic],
             RECREATE,
         );
-        let group = format!("[group]\nmember_id = \"{name}\"\nsession_timeout = \"6s\"\n");
-        Daemon::start(&text.replace("[group]\n", &group))
+        Daemon::start(&member(&text, name, SHORT_SESSION))
     });
     for daemon in &mut sidecars {
         daemon

@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::support::daemon::{Daemon, another_mirror, config};
+use crate::support::daemon::{Daemon, another_mirror, config, member};
 use crate::support::kafka::{KafkaCluster, shared_pair, unique};
 use crate::support::poll_until;
 use crate::support::process::signal;
@@ -189,9 +189,7 @@ async fn sidecars_whose_files_differ_for_a_while_see_it_and_lose_nothing() {
         }
     }
     let text = config(&source.bootstrap(), &destination.bootstrap(), &[&topic], "");
-    let named = |name: &str, text: &str| {
-        text.replace("[group]\n", &format!("[group]\nmember_id = \"{name}\"\n"))
-    };
+    let named = |name: &str, text: &str| member(text, name, "");
     let wider = text.clone() + &second_mirror(source, &later);
     let mut one = Daemon::start(&named("one", &text));
     let mut other = Daemon::start(&named("other", &text));

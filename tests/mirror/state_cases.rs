@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::support::checker::read_all;
-use crate::support::daemon::{Daemon, config, state_topic};
+use crate::support::daemon::{Daemon, config, member, state_topic};
 use crate::support::kafka::{ClusterOptions, ConfigOf, KafkaCluster, shared_pair, unique};
 use crate::support::operate::{delete_when_restored, described, done};
 use crate::support::pairs::{Pair, Turn, take_turn};
@@ -15,10 +15,10 @@ use crate::support::producer::{Load, Producer, ProducerOptions, TestRecord, reco
 use crate::support::proxy::{Action, Mode, Replace, Rule};
 use crate::support::raw::{FETCH, on_records_with, position, produce_raw};
 use crate::support::segments::batches;
-use crate::support::status::{count, partitions, reason, scaled, wait_failed, wait_mirrored};
+use crate::support::status::{partitions, reason, scaled, wait_failed, wait_mirrored};
 use crate::support::steps::{
     all_ends, arrives, end, end_of, grow, produce, reconfigure, restart, start, stop_and_time,
-    wait_in,
+    wait_in, wait_mirroring,
 };
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::create_acls_request::AclCreation;
@@ -655,26 +655,10 @@ async fn new_partitions_are_followed_by_sidecars_that_do_not_coordinate_too() {
     let topic = unique("widened");
     source.create_topic(&topic, 1, 1, &[]).await;
     let text = config(&source.bootstrap(), &destination.bootstrap(), &[&topic], "");
-    let mut sidecars = ["one", "other"].map(|name| {
-        let member = format!("[group]\nmember_id = \"{name}\"\n");
-        Daemon::start(&text.replace("[group]\n", &member))
-    });
-    let mirroring = async |sidecars: &mut [Daemon], wanted: usize| {
-        poll_until("all are MIRRORING", SOON, async || {
-            let mut found = Vec::new();
-            for daemon in sidecars.iter_mut() {
-                found.push(count(&daemon.status().await?, "MIRRORING"));
-            }
-            let right = found.iter().sum::<usize>() == wanted;
-            right
-                .then_some(found.clone())
-                .ok_or_else(|| format!("{found:?}"))
-        })
-        .await
-    };
-    mirroring(&mut sidecars, 1).await;
+    let [mut one, mut other] = ["one", "other"].map(|name| Daemon::start(&member(&text, name, "")));
+    wait_mirroring(&mut [&mut one, &mut other], 1).await;
     grow(source, &topic, 6).await;
-    let shares = mirroring(&mut sidecars, 6).await;
+    let shares = wait_mirroring(&mut [&mut one, &mut other], 6).await;
     assert!(!shares.contains(&0), "{shares:?}");
     for partition in 0..6 {
         produce(source, &topic, partition, &records(2, 10)).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::daemon::{Daemon, config};
+use crate::support::daemon::{Daemon, beside, config};
 use crate::support::kafka::{KafkaCluster, shared_pair, unique};
 use crate::support::poll_until;
 use crate::support::producer::{Producer, ProducerOptions, records};
@@ -20,8 +20,7 @@ fn sidecar(
     retry: &str,
 ) -> Daemon {
     let text = config(&source.bootstrap(), &destination.bootstrap(), &[topic], "");
-    let beside = format!("[destination]\nbroker_id = {broker_id}\n");
-    let text = text.replace("[destination]\n", &beside);
+    let text = beside(&text, broker_id);
     Daemon::start(&text.replace("[mirror.retry]\n", &format!("[mirror.retry]\n{retry}\n")))
 }
 

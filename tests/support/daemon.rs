@@ -24,7 +24,27 @@ pub struct Daemon {
     log: Arc<Mutex<Vec<String>>>,
 }
 
-/// One more `[[mirror]]` table, to be put behind [`config`].
+/// The configuration of one that shares the work under this name. `more` are further lines of its group.
+pub fn member(config: &str, name: &str, more: &str) -> String {
+    config.replace(
+        "[group]\n",
+        &format!("[group]\nmember_id = \"{name}\"\n{more}\n"),
+    )
+}
+
+/// The configuration of one that stands beside this broker of the destination.
+pub fn beside(config: &str, broker_id: i32) -> String {
+    config.replacen(
+        "[destination]\n",
+        &format!("[destination]\nbroker_id = {broker_id}\n"),
+        1,
+    )
+}
+
+/// A line of `[group]`: the shortest session that brokers allow by default (`group.min.session.timeout.ms`).
+pub const SHORT_SESSION: &str = "session_timeout = \"6s\"";
+
+/// A `[[mirror]]` table; one more is put behind [`config`].
 pub fn another_mirror(name: &str, source: &str, topics: &[&str]) -> String {
     let (source, topics) = (list(source.split(',')), list(topics.iter().copied()));
     format!(
@@ -69,16 +89,7 @@ partitions = 4
 [group]
 id = "{state}"
 
-[[mirror]]
-name = "test"
-metadata_refresh_interval = "1s"
-
-[mirror.source]
-bootstrap_servers = {source}
-
-[mirror.topics]
-include = {topics}
-
+{mirror}
 [mirror.retry]
 initial = "100ms"
 max = "1s"
@@ -87,8 +98,7 @@ max = "1s"
 "#,
         state = state_topic(topics),
         destination = list(destination.split(',')),
-        source = list(source.split(',')),
-        topics = list(topics.iter().copied()),
+        mirror = another_mirror("test", source, topics),
     )
 }
 

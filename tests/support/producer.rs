@@ -362,6 +362,13 @@ pub struct LoadCounts {
     pub failed: u64,
 }
 
+/// Partitions `0..count` of a topic, as a load wants them.
+pub fn every_partition(topic: &str, count: i32) -> Vec<(String, i32)> {
+    (0..count)
+        .map(|partition| (topic.to_owned(), partition))
+        .collect()
+}
+
 impl Load {
     /// Starts writing `rate` records per second in all, in turn to the partitions given.
     pub fn start(bootstrap: &str, rate: u32, partitions: &[(String, i32)]) -> Self {

@@ -19,7 +19,7 @@ use super::kafka::KafkaCluster;
 use super::operate::done;
 use super::poll_until;
 use super::producer::{Producer, ProducerOptions, TestRecord};
-use super::status::{is_in, partitions};
+use super::status::{count, is_in, partitions};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -139,4 +139,35 @@ pub async fn grow(cluster: &KafkaCluster, topic: &str, count: i32) {
         led.then_some(()).ok_or_else(|| format!("{found:?}"))
     })
     .await;
+}
+
+/// Waits until every partition has grown, and says how long that took.
+pub async fn all_flow(cluster: &KafkaCluster, topic: &str) -> Duration {
+    let (since, before) = (Instant::now(), all_ends(cluster, topic).await);
+    poll_until("records flow in every partition", SOON, async || {
+        let now = all_ends(cluster, topic).await;
+        let still: Vec<_> = before.iter().filter(|(p, end)| now[p] <= **end).collect();
+        if still.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("not in {still:?}"))
+        }
+    })
+    .await;
+    since.elapsed()
+}
+
+/// Waits until these mirror in so many partitions of their first mirror together, and says in how many each does.
+pub async fn wait_mirroring(sidecars: &mut [&mut Daemon], wanted: usize) -> Vec<usize> {
+    poll_until("all is MIRRORING", SOON, async || {
+        let mut found = Vec::new();
+        for daemon in sidecars.iter_mut() {
+            found.push(count(&daemon.status().await?, "MIRRORING"));
+        }
+        let right = found.iter().sum::<usize>() == wanted;
+        right
+            .then_some(found.clone())
+            .ok_or_else(|| format!("{found:?}"))
+    })
+    .await
 }
